@@ -1,0 +1,115 @@
+"""The exceptions users see.
+
+Every user mistake raises a subclass of `DslError`, most of which are also the built-in that a NumPy user expects.
+A broken invariant of the library itself raises `InternalError`. A message says what happened, then the user's
+line with its source text, then the remedy; `DslError.location` and `.remedy` hold the parts.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = [
+    "AliasError", "BranchError", "ConfigError", "ConversionError", "DslError", "IndexTypeError", "InternalError", "LeakError",
+    "LoopTypeError", "NonConcreteError", "ParseError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError",
+    "UndefinedError", "UnsupportedError", "VerifyError",
+]  # fmt: skip
+
+
+class _Located(Protocol):
+    def excerpt(self) -> str: ...
+
+
+class DslError(Exception):
+    """A mistake in the user's program, with its place and what to do about it."""
+
+    def __init__(self, message: str, *, location: _Located | None = None, remedy: str = "") -> None:
+        self.message, self.location, self.remedy = message, location, remedy
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.location is not None:
+            parts.append(self.location.excerpt())
+        if self.remedy:
+            parts.append(f"Fix: {self.remedy}")
+        return "\n".join(parts)
+
+
+class InternalError(DslError, RuntimeError):
+    """An invariant of dsl is broken; please report it with the text of this message."""
+
+
+class ShapeError(DslError, ValueError):
+    """Shapes that do not fit together, in NumPy's own words."""
+
+
+class TypeRuleError(DslError, TypeError):
+    """Operands of a dtype or rank that an op does not take."""
+
+
+class IndexTypeError(DslError, IndexError):
+    """An index that NumPy refuses whatever the data."""
+
+
+class NonConcreteError(DslError, TypeError):
+    """A traced value stands where Python needs a number."""
+
+
+class BranchError(DslError, TypeError):
+    """The branches of an `if` disagree about a variable."""
+
+
+class UndefinedError(DslError, UnboundLocalError):
+    """A variable is read that only some paths define."""
+
+
+class LoopTypeError(DslError, TypeError):
+    """A loop variable changes its rank, structure or dtype from trip to trip."""
+
+
+class AliasError(DslError, ValueError):
+    """A write whose effect on other names of the same memory cannot be expressed."""
+
+
+class LeakError(DslError, RuntimeError):
+    """A traced value is used after, or outside, the trace that made it."""
+
+
+class UnsupportedError(DslError, NotImplementedError, TypeError):
+    """A function, argument or dtype that dsl does not have."""
+
+
+class ConversionError(DslError, SyntaxError):
+    """Python syntax that cannot be converted to dataflow."""
+
+    def __str__(self) -> str:
+        return DslError.__str__(self)
+
+
+class SourceError(DslError, OSError):
+    """The source text of a function cannot be found, so it cannot be converted."""
+
+    def __str__(self) -> str:
+        return DslError.__str__(self)
+
+
+class StaticArgumentError(DslError, TypeError):
+    """A static argument that cannot be hashed."""
+
+
+class ConfigError(DslError, ValueError):
+    """An unknown option or a value that it does not take."""
+
+
+class ParseError(DslError, ValueError):
+    """Malformed IR text; `line` and `column` count from 1."""
+
+    def __init__(self, message: str, *, line: int, column: int, text: str = "") -> None:
+        self.line, self.column = line, column
+        caret = f"\n  {text}\n  {' ' * (column - 1)}^" if text else ""
+        super().__init__(f"line {line}, column {column}: {message}{caret}")
+
+
+class VerifyError(InternalError):
+    """A graph that breaks one or more rules of the verifier."""

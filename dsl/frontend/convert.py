@@ -1,0 +1,545 @@
+"""Python syntax to calls: rewrite a function so that its control flow, calls and subscripts ask the runtime.
+
+`convert(fn)` returns a function with the same signature, globals and closure. In it, `if`, `while` and `for` are calls of
+`dsl__.if_`, `dsl__.while_` and `dsl__.for_` with their blocks as nested functions that share the variables by `nonlocal`;
+on values that are not traced these run plain Python. `break`, `continue` and early `return` are flags first. The line
+numbers stay, so that tracebacks and error messages show the user's own lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+import weakref
+from typing import Any
+
+from dsl.errors import ConversionError
+from dsl.frontend.returns import lower_jumps
+from dsl.frontend.source import FunctionTree, function_tree
+from dsl.ir.location import Location
+
+__all__ = ["convert", "is_converted"]
+
+RT = "dsl__"
+_converted: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
+_generated: set[types.CodeType] = set()
+_UNTOUCHED_CALLS = {"super", "locals", "globals", "vars"}
+
+
+def is_converted(fn: types.FunctionType) -> bool:
+    """Tell whether a function is the result of conversion, or was defined inside such a one."""
+    return fn.__code__ in _generated
+
+
+def convert(fn: types.FunctionType, runtime: Any) -> types.FunctionType:
+    """Return `fn` rewritten; `runtime` is what the rewritten code calls."""
+    code = _converted.get(fn.__code__)
+    if code is None:
+        code = _converted[fn.__code__] = _compile(fn)
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    cells[RT] = types.CellType(runtime)
+    closure = tuple(cells[name] for name in code.co_freevars)
+    made = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure)
+    made.__kwdefaults__ = fn.__kwdefaults__
+    made.__qualname__ = fn.__qualname__
+    return made
+
+
+def _compile(fn: types.FunctionType) -> types.CodeType:
+    tree = function_tree(fn)
+    filename = fn.__code__.co_filename
+    body = _Rewriter(filename, fn.__name__, set(fn.__code__.co_freevars)).function(tree)
+    shell = _shell(body, fn.__code__.co_freevars, tree)
+    module = compile(shell, filename, "exec")
+    factory = _inner(module, "dsl__factory")
+    _remember(factory)
+    return _inner(factory, body.name)
+
+
+def _shell(body: ast.FunctionDef, freevars: tuple[str, ...], tree: FunctionTree) -> ast.Module:
+    """Wrap the function in another one that binds its free variables, so that they compile as such."""
+    names = [RT, *freevars]
+    binds: list[ast.stmt] = [ast.Assign([ast.Name(n, ast.Store())], ast.Constant(None)) for n in names]
+    arguments = ast.arguments([], [], None, [], [], None, [])
+    factory = ast.FunctionDef("dsl__factory", arguments, [*binds, body], [], None, None)
+    module = ast.Module([ast.copy_location(factory, tree)], [])
+    return ast.fix_missing_locations(module)
+
+
+def _inner(code: types.CodeType, name: str) -> types.CodeType:
+    return next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
+
+
+def _remember(code: types.CodeType) -> None:
+    _generated.add(code)
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            _remember(const)
+
+
+# -- building syntax -------------------------------------------------------------------------------------------
+
+
+def _load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _runtime(name: str, *args: ast.expr) -> ast.Call:
+    return ast.Call(ast.Attribute(_load(RT), name, ast.Load()), list(args), [])
+
+
+def _thunk(expr: ast.expr) -> ast.Lambda:
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), expr)
+
+
+def _strings(names: list[str]) -> ast.Tuple:
+    return ast.Tuple([ast.Constant(n) for n in names], ast.Load())
+
+
+class _Names(ast.NodeVisitor):
+    """The names that statements assign and read, not looking into nested functions except for reads."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, None] = {}
+        self.loaded: dict[str, None] = {}
+        self.subscripted: dict[str, None] = {}
+        self.nonlocals: set[str] = set()
+        self._depth = 0
+
+    def visit_Name(self, node: ast.Name) -> None:
+        kind = self.loaded if isinstance(node.ctx, ast.Load) or self._depth else self.stored
+        kind[node.id] = None
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        root = node.value
+        while isinstance(root, (ast.Subscript, ast.Attribute)):
+            root = root.value
+        if isinstance(node.ctx, ast.Store) and isinstance(root, ast.Name):
+            self.subscripted[root.id] = None
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.loaded[node.target.id] = None
+        self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if not self._depth:
+            self.stored[node.name] = None
+        inner = _Names()
+        inner._depth = 1
+        for statement in node.body:
+            inner.visit(statement)
+        self.loaded.update(inner.loaded)
+        self.stored.update({n: None for n in inner.nonlocals})
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
+        self.nonlocals.update(node.names)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._inside(node)
+
+    def visit_ListComp(self, node: ast.AST) -> None:
+        self._inside(node)
+
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self.stored[node.target.id] = None
+        self.visit(node.value)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        if node.name:
+            self.stored[node.name] = None
+        self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.stored[node.name] = None
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            self.stored[(alias.asname or alias.name).split(".")[0]] = None
+
+    visit_ImportFrom = visit_Import
+
+    def _inside(self, node: ast.AST) -> None:
+        self._depth += 1
+        self.generic_visit(node)
+        self._depth -= 1
+
+
+def _names_in(nodes: list[ast.stmt] | list[ast.expr]) -> _Names:
+    found = _Names()
+    for node in nodes:
+        found.visit(node)
+    return found
+
+
+def _parameters(args: ast.arguments) -> list[str]:
+    every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
+    return [a.arg for a in every] + [a.arg for a in (args.vararg, args.kwarg) if a]
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Rewrites one function; nested functions are rewritten by a nested rewriter."""
+
+    def __init__(self, filename: str, function: str, free: set[str]) -> None:
+        self.filename, self.function_name, self.free = filename, function, free
+        self.count = 0
+        self.locals: set[str] = set()
+        self.outer_locals: set[str] = set()
+        self.borrowed: set[str] = set()
+        self.comprehension: list[set[str]] = []
+
+    # -- functions -----------------------------------------------------------------------------------------------
+
+    def function(self, tree: FunctionTree) -> ast.FunctionDef:
+        """Rewrite a whole function."""
+        if isinstance(tree, ast.Lambda):
+            statements: list[ast.stmt] = [ast.copy_location(ast.Return(tree.body), tree.body)]
+            name = "<lambda>"
+        else:
+            statements, name = tree.body, tree.name
+        self._refuse(statements)
+        statements = lower_jumps(statements, self._error)
+        used = _names_in(statements)
+        self.borrowed = used.nonlocals
+        self.locals = ({*used.stored, *_parameters(tree.args)} - used.nonlocals)
+        body = self._block(statements)
+        declare = self._declare(sorted(set(used.stored) - used.nonlocals - set(_parameters(tree.args))))
+        made = ast.FunctionDef(name, _plain(tree.args), [*declare, *body], [], None, None)
+        return ast.copy_location(made, tree)
+
+    def _declare(self, names: list[str]) -> list[ast.stmt]:
+        """Bind names to this function without giving them a value: `if 0: x = None`."""
+        if not names:
+            return []
+        targets: list[ast.expr] = [ast.Name(n, ast.Store()) for n in names]
+        return [ast.If(ast.Constant(0), [ast.Assign(targets, ast.Constant(None))], [])]
+
+    def _refuse(self, statements: list[ast.stmt]) -> None:
+        for statement in statements:
+            for node in _own_nodes(statement):
+                what = _UNSUPPORTED.get(type(node))
+                if what is not None:
+                    raise self._error(node, f"{what[0]} cannot be converted", what[1])
+
+    def _error(self, node: ast.AST, message: str, remedy: str) -> ConversionError:
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", None)
+        end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", None) == line else None
+        return ConversionError(message, location=Location(self.filename, line, self.function_name, column, end), remedy=remedy)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        inner = _Rewriter(self.filename, node.name, self.free)
+        inner.outer_locals = self.locals | self.outer_locals
+        made = inner.function(node)
+        made.decorator_list = [self.visit(d) for d in node.decorator_list]
+        made.args.defaults = [self.visit(d) for d in node.args.defaults]
+        made.args.kw_defaults = [d and self.visit(d) for d in node.args.kw_defaults]
+        return ast.copy_location(made, node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        self.comprehension.append(set(_parameters(node.args)))
+        body = self.visit(node.body)
+        self.comprehension.pop()
+        return ast.copy_location(ast.Lambda(node.args, body), node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        return node
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        for statement in statements:
+            made = self.visit(statement)
+            result.extend(made if isinstance(made, list) else [made] if made is not None else [])
+        return result
+
+    def _nested(self, name: str, statements: list[ast.stmt], shared: list[str], params: list[str], at: ast.AST) -> ast.FunctionDef:
+        arguments = ast.arguments([], [ast.arg(p) for p in params], None, [], [], None, [])
+        share: list[ast.stmt] = [ast.Nonlocal(shared)] if shared else []
+        made = ast.FunctionDef(name, arguments, share + (statements or [ast.Pass()]), [], None, None)
+        return ast.copy_location(made, at)
+
+    def _accessors(self, number: int, names: list[str], at: ast.AST) -> list[ast.stmt]:
+        reads = [_runtime("peek", _thunk(_load(n))) for n in names]
+        get = self._nested(f"dsl__get_{number}", [ast.Return(ast.List(list(reads), ast.Load()))], [], [], at)
+        targets: list[ast.expr] = [ast.List([ast.Name(n, ast.Store()) for n in names], ast.Store())]
+        assign: list[ast.stmt] = [ast.Assign(targets, _load("dsl__v"))] if names else []
+        put = self._nested(f"dsl__set_{number}", assign, names, ["dsl__v"], at)
+        return [get, put]
+
+    def _state(self, *blocks: Any) -> tuple[list[str], list[str], list[str]]:
+        """Return the variables that blocks assign, those that they only read, and those whose items they assign."""
+        found = _Names()
+        for block in blocks:
+            for node in block if isinstance(block, list) else [block]:
+                found.visit(node)
+        mine = self.locals | self.borrowed
+        stored = [n for n in found.stored if n in mine]
+        read = [n for n in found.loaded if n in self.locals and n not in found.stored]
+        return stored, read, [n for n in found.subscripted if n in self.locals]
+
+    def _next(self) -> int:
+        self.count += 1
+        return self.count
+
+    def visit_If(self, node: ast.If) -> Any:
+        stored, read, _ = self._state(node.body, node.orelse)
+        k = self._next()
+        names = stored + read
+        then = self._nested(f"dsl__then_{k}", self._block(node.body), stored, [], node)
+        other = self._nested(f"dsl__else_{k}", self._block(node.orelse), stored, [], node)
+        call = _runtime(
+            "if_", self.visit(node.test), _load(then.name), _load(other.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
+            _strings(names), ast.Constant(len(stored)),
+        )  # fmt: skip
+        return [then, other, *self._accessors(k, names, node), _located(ast.Expr(call), node.test)]
+
+    def visit_While(self, node: ast.While) -> Any:
+        stored, read, items = self._state(node.body, node.test)
+        k = self._next()
+        names = stored + read
+        tested = [n for n in _names_in([node.test]).stored if n in stored]
+        test = self._nested(f"dsl__test_{k}", [_located(ast.Return(self.visit(node.test)), node.test)], tested, [], node)
+        body = self._nested(f"dsl__body_{k}", self._block(node.body), stored, [], node)
+        call = _runtime(
+            "while_", _load(test.name), _load(body.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"), _strings(names),
+            ast.Constant(len(stored)), _strings(items),
+        )  # fmt: skip
+        return [test, body, *self._accessors(k, names, node), _located(ast.Expr(call), node.test)]
+
+    def visit_For(self, node: ast.For) -> Any:
+        guard = getattr(node, "dsl_guard", None)
+        stored, read, items = self._state(node.body, node.target, *([guard] if guard else []))
+        k = self._next()
+        names = stored + read
+        bind = _located(ast.Assign([node.target], _load("dsl__item")), node.target)
+        body = self._nested(f"dsl__body_{k}", [*self._block([bind]), *self._block(node.body)], stored, ["dsl__item"], node)
+        extra = _thunk(self.visit(guard)) if guard else ast.Constant(None)
+        call = _runtime(
+            "for_", self.visit(node.iter), _load(body.name), extra, _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
+            _strings(names), ast.Constant(len(stored)), _strings(items),
+            _strings([n for n in _names_in([node.target]).stored if n in stored]),
+        )  # fmt: skip
+        return [body, *self._accessors(k, names, node), _located(ast.Expr(call), node.iter)]
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        watch = ast.With([ast.withitem(_runtime("trying"), None)], self._block(node.body))
+        node.body = [_located(watch, node.body[0])]
+        node.handlers = [self._handler(h) for h in node.handlers]
+        node.orelse, node.finalbody = self._block(node.orelse), self._block(node.finalbody)
+        return node
+
+    def _handler(self, handler: ast.ExceptHandler) -> ast.ExceptHandler:
+        handler.body = self._block(handler.body)
+        return handler
+
+    def visit_With(self, node: ast.With) -> Any:
+        for item in node.items:
+            item.context_expr = self.visit(item.context_expr)
+        node.body = self._block(node.body)
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        message = _thunk(self.visit(node.msg)) if node.msg else ast.Constant(None)
+        return _located(ast.Expr(_runtime("assert_", _thunk(self.visit(node.test)), message)), node)
+
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        if node.exc is None:
+            return node
+        cause = self.visit(node.cause) if node.cause else ast.Constant(None)
+        made = _runtime("raise_", self.visit(node.exc), cause)
+        return [_located(ast.Expr(made), node)]
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        value = self.visit(node.value)
+        if len(node.targets) == 1:
+            return self._assign(node.targets[0], value, node)
+        k = self._next()
+        first = _located(ast.Assign([ast.Name(f"dsl__t{k}", ast.Store())], value), node)
+        rest = [self._assign(t, _load(f"dsl__t{k}"), node) for t in node.targets]
+        return [first, *(s for part in rest for s in (part if isinstance(part, list) else [part]))]
+
+    def _assign(self, target: ast.expr, value: ast.expr, at: ast.AST) -> Any:
+        if isinstance(target, ast.Subscript):
+            call = _runtime("setitem", self.visit(target.value), self._index(target.slice), value)
+            return _located(ast.Expr(call), at)
+        if isinstance(target, ast.Attribute):
+            call = _runtime("setattr", self.visit(target.value), ast.Constant(target.attr), value)
+            return _located(ast.Expr(call), at)
+        if isinstance(target, (ast.Tuple, ast.List)):
+            return self._unpack(target, value, at)
+        return _located(ast.Assign([target], value), at)
+
+    def _unpack(self, target: ast.Tuple | ast.List, value: ast.expr, at: ast.AST) -> Any:
+        if all(isinstance(t, ast.Name) for t in target.elts):
+            unpacked = _runtime("unpack", value, ast.Constant(len(target.elts)))
+            return _located(ast.Assign([target], unpacked), at)
+        k = self._next()
+        temps: list[ast.expr] = []
+        after: list[ast.stmt] = []
+        for j, item in enumerate(target.elts):
+            inner = item.value if isinstance(item, ast.Starred) else item
+            temp = ast.Name(f"dsl__t{k}_{j}", ast.Store())
+            temps.append(ast.Starred(temp, ast.Store()) if isinstance(item, ast.Starred) else temp)
+            made = self._assign(inner, _load(f"dsl__t{k}_{j}"), at)
+            after.extend(made if isinstance(made, list) else [made])
+        return [_located(ast.Assign([ast.Tuple(temps, ast.Store())], value), at), *after]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        if node.value is None:
+            return None
+        return self._assign(node.target, self.visit(node.value), node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        op = ast.Constant(type(node.op).__name__)
+        value = self.visit(node.value)
+        if isinstance(node.target, ast.Subscript):
+            call = _runtime("aug_setitem", self.visit(node.target.value), self._index(node.target.slice), op, value)
+            return _located(ast.Expr(call), node)
+        if isinstance(node.target, ast.Attribute):
+            call = _runtime("aug_setattr", self.visit(node.target.value), ast.Constant(node.target.attr), op, value)
+            return _located(ast.Expr(call), node)
+        made = _runtime("aug", _load(node.target.id), op, value)
+        return _located(ast.Assign([node.target], made), node)
+
+    # -- expressions ---------------------------------------------------------------------------------------------
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        if isinstance(node.func, ast.Name) and node.func.id in _UNTOUCHED_CALLS:
+            return self.generic_visit(node)
+        function = self._callee(node.func)
+        args = [self.visit(a) for a in node.args]
+        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        made = ast.Call(ast.Attribute(_load(RT), "call", ast.Load()), [function, *args], keywords)
+        return ast.copy_location(made, node)
+
+    def _callee(self, func: ast.expr) -> ast.expr:
+        if isinstance(func, ast.Attribute):
+            return ast.copy_location(ast.Attribute(self.visit(func.value), func.attr, ast.Load()), func)
+        return self.visit(func)  # type: ignore[no-any-return]
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if not isinstance(node.ctx, ast.Load) or node.id in self.locals or node.id == RT:
+            return node
+        if any(node.id in names for names in self.comprehension) or node.id in self.outer_locals:
+            return node
+        return ast.copy_location(_runtime("load", ast.Constant(node.id), node), node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        if not isinstance(node.ctx, ast.Load):
+            return self.generic_visit(node)
+        return ast.copy_location(_runtime("attr", self.visit(node.value), ast.Constant(node.attr)), node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        if not isinstance(node.ctx, ast.Load):
+            return self.generic_visit(node)
+        return ast.copy_location(_runtime("getitem", self.visit(node.value), self._index(node.slice)), node)
+
+    def _index(self, index: ast.expr) -> ast.expr:
+        if isinstance(index, ast.Slice):
+            parts = [self.visit(p) if p else ast.Constant(None) for p in (index.lower, index.upper, index.step)]
+            return ast.copy_location(_runtime("slice", *parts), index)
+        if isinstance(index, ast.Tuple):
+            return ast.copy_location(ast.Tuple([self._index(i) for i in index.elts], ast.Load()), index)
+        return self.visit(index)  # type: ignore[no-any-return]
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        self._refuse_walrus(node.values[1:])
+        name = "and_" if isinstance(node.op, ast.And) else "or_"
+        first, *rest = (self.visit(v) for v in node.values)
+        return ast.copy_location(_runtime(name, first, *map(_thunk, rest)), node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        if isinstance(node.op, ast.Not):
+            return ast.copy_location(_runtime("not_", self.visit(node.operand)), node)
+        return self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        self._refuse_walrus([node.body, node.orelse])
+        then, other = _thunk(self.visit(node.body)), _thunk(self.visit(node.orelse))
+        return ast.copy_location(_runtime("if_exp", self.visit(node.test), then, other), node)
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        names = [type(op).__name__ for op in node.ops]
+        if len(names) == 1 and names[0] not in ("In", "NotIn"):
+            return self.generic_visit(node)
+        self._refuse_walrus(node.comparators[1:])
+        steps = [
+            ast.Tuple([ast.Constant(name), _thunk(self.visit(c))], ast.Load())
+            for name, c in zip(names, node.comparators, strict=True)
+        ]
+        return ast.copy_location(_runtime("compare", self.visit(node.left), *steps), node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
+        parts: list[ast.expr] = []
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                spec = self.visit(part.format_spec) if part.format_spec else ast.Constant("")
+                parts.append(ast.Tuple([self.visit(part.value), spec, ast.Constant(part.conversion)], ast.Load()))
+            else:
+                parts.append(part)
+        return ast.copy_location(_runtime("fstring", *parts), node)
+
+    def _refuse_walrus(self, nodes: list[ast.expr]) -> None:
+        for node in nodes:
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.NamedExpr):
+                    raise self._error(inner, "`:=` inside `and`, `or`, a conditional expression or a chained comparison", "assign on a line of its own")
+
+    def visit_ListComp(self, node: Any) -> Any:
+        names = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        node.generators[0].iter = self.visit(node.generators[0].iter)
+        self.comprehension.append(names)
+        for k, generator in enumerate(node.generators):
+            if k:
+                generator.iter = self.visit(generator.iter)
+            generator.iter = _runtime("iterate", generator.iter)
+            generator.ifs = [_runtime("test", self.visit(i)) for i in generator.ifs]
+        for field in ("elt", "key", "value"):
+            if hasattr(node, field):
+                setattr(node, field, self.visit(getattr(node, field)))
+        self.comprehension.pop()
+        return node
+
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
+
+
+def _located(node: Any, at: ast.AST) -> Any:
+    return ast.copy_location(node, at)
+
+
+def _plain(args: ast.arguments) -> ast.arguments:
+    """Return arguments without annotations; defaults come from the function object."""
+    made = ast.arguments(
+        [ast.arg(a.arg) for a in args.posonlyargs], [ast.arg(a.arg) for a in args.args],
+        args.vararg and ast.arg(args.vararg.arg), [ast.arg(a.arg) for a in args.kwonlyargs],
+        [d and ast.Constant(None) for d in args.kw_defaults], args.kwarg and ast.arg(args.kwarg.arg),
+        [ast.Constant(None) for _ in args.defaults],
+    )  # fmt: skip
+    return made
+
+
+def _own_nodes(statement: ast.stmt) -> list[ast.AST]:
+    """Return the nodes below a statement that belong to the same function."""
+    found: list[ast.AST] = []
+    stack: list[ast.AST] = [statement]
+    while stack:
+        node = stack.pop()
+        found.append(node)
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)) or node is statement:
+            stack.extend(c for c in ast.iter_child_nodes(node) if not isinstance(c, (ast.FunctionDef, ast.Lambda, ast.ClassDef)))
+    return found
+
+
+_UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Yield: ("`yield`", "return the values in one array, or loop outside the decorated function"),
+    ast.YieldFrom: ("`yield from`", "return the values in one array"),
+    ast.Await: ("`await`", "await outside the decorated function"),
+    ast.AsyncFor: ("`async for`", "loop outside the decorated function"),
+    ast.AsyncWith: ("`async with`", "use it outside the decorated function"),
+    ast.AsyncFunctionDef: ("an `async` function", "define it outside the decorated function"),
+    ast.Global: ("`global`: writing a global variable", "return the value instead"),
+}

@@ -1,0 +1,453 @@
+"""Subscripts: NumPy's basic and advanced indexing on traced arrays, to read and to write.
+
+Basic subscripts (integers, slices, `...`, `None`) give views; integers and slice bounds may be traced. Arrays of integers
+gather and scatter; boolean masks are integer arrays by way of `nonzero`, except that assigning one value through a mask
+is a `where`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import IndexTypeError, ShapeError, UnsupportedError
+from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Kind, Traced, cast, concrete, fresh, lift, read, wrap, write
+from dsl.frontend.views import DynamicSliced, Owned, Picked, Reshaped, Sliced, View
+from dsl.ir.dims import Dim, DimLike, dim_max, dim_min, lower_bound
+from dsl.ir.graph import Value
+from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
+
+__all__ = ["getitem", "setitem"]
+
+
+@dataclass
+class Selection:
+    """A subscript taken apart: views of the base first, then index arrays on some axes of what they show."""
+
+    views: list[View]
+    shape: Shape
+    axes: tuple[int, ...] = ()
+    indices: tuple[Traced, ...] = ()
+    front: int = 0
+    scalar: bool = False
+    mask: Traced | None = None
+
+
+def getitem(x: Traced, key: Any) -> Any:
+    """`x[key]`."""
+    chosen = select(x, key)
+    if chosen.scalar:
+        view = _chain(x, chosen.views)
+        return fresh(read(view), Kind.SCALAR)
+    if not chosen.axes:
+        if x.kind is not Kind.ARRAY:
+            return fresh(read(_chain(x, chosen.views)), Kind.ARRAY)
+        return _chain(x, chosen.views)
+    base = read(_chain(x, chosen.views))
+    b = current_scope()
+    indices = _index_values(chosen)
+    value = b.emit("gather", base, *indices, axes=chosen.axes)
+    return wrap(_move_out(value, chosen, indices))
+
+
+def setitem(x: Traced, key: Any, value: Any) -> None:
+    """`x[key] = value`."""
+    if x.kind is not Kind.ARRAY:
+        raise UnsupportedError(f"a {x.kind.value} does not support item assignment", location=here(), remedy="use an array")
+    chosen = select(x, key)
+    view = _chain(x, chosen.views)
+    if isinstance(value, Traced) and value.storage is x.storage and value.views == view.views and not chosen.axes:
+        return
+    new = cast(_value_of(value, x.dtype), x.dtype)
+    if chosen.mask is not None and len(new.shape) <= x.ndim - chosen.mask.ndim:
+        return _assign_masked(x, chosen.mask, new)
+    if not chosen.axes:
+        return write(view, _fit(new, chosen.shape))
+    _scatter_into(view, chosen, new, "update")
+
+
+def scatter(x: Traced, key: Any, value: Any, mode: str) -> None:
+    """`np.add.at` and its like."""
+    chosen = select(x, key)
+    view = _chain(x, chosen.views)
+    new = cast(_value_of(value, x.dtype), x.dtype)
+    if chosen.axes:
+        return _scatter_into(view, chosen, new, mode)
+    names = {"add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
+    if chosen.scalar:
+        view = Traced(view.storage, view.views)
+    _UFUNCS["inplace"](names[mode], view, fresh(new))
+
+
+def _value_of(value: Any, dtype: np.dtype) -> Value:
+    if isinstance(value, (int, float, complex, bool)) and not isinstance(value, np.generic):
+        with np.errstate(all="ignore"):
+            return current_scope().constant(np.asarray(value).astype(dtype) if not isinstance(value, int) else np.array(value, dtype))
+    return read(lift(value))
+
+
+def _chain(x: Traced, views: list[View]) -> Traced:
+    return Traced(x.storage, (*x.views, *views), Kind.ARRAY)
+
+
+def _assign_masked(x: Traced, mask: Traced, new: Value) -> None:
+    b = current_scope()
+    flags = read(mask)
+    extra = x.ndim - mask.ndim
+    if extra:
+        flags = b.emit("reshape", flags, shape=(*flags.shape, *(1,) * extra))
+    old = read(x)
+    result = b.emit("where", flags, new, old)
+    if result.shape != old.shape:
+        raise ShapeError(f"could not broadcast input array from shape {_text(new.shape)} into shape {_text(old.shape)}", location=here())
+    write(x, result)
+
+
+def _scatter_into(view: Traced, chosen: Selection, new: Value, mode: str) -> None:
+    b = current_scope()
+    indices = _index_values(chosen)
+    base = read(view)
+    spread = broadcast_shapes(*(i.shape for i in indices))
+    rest = tuple(dim for axis, dim in enumerate(base.shape) if axis not in chosen.axes)
+    count = len(spread)
+    result_shape = (*rest[: chosen.front], *spread, *rest[chosen.front :])
+    fitted = _fit(new, result_shape)
+    if chosen.front and count:
+        order = (*range(chosen.front, chosen.front + count), *range(chosen.front), *range(chosen.front + count, len(result_shape)))
+        fitted = b.emit("transpose", fitted, axes=order)
+    write(view, b.emit("scatter", base, fitted, *indices, axes=chosen.axes, mode=mode))
+
+
+def _index_values(chosen: Selection) -> list[Value]:
+    values = [read(index) for index in chosen.indices]
+    return _UFUNCS["broadcast_values"](values)  # type: ignore[no-any-return]
+
+
+def _move_out(value: Value, chosen: Selection, indices: list[Value]) -> Value:
+    """Move the index dims from the front to where NumPy puts them."""
+    count = len(broadcast_shapes(*(i.shape for i in indices)))
+    if not chosen.front or not count:
+        return value
+    order = (*range(count, count + chosen.front), *range(count), *range(count + chosen.front, len(value.shape)))
+    return current_scope().emit("transpose", value, axes=order)
+
+
+def _fit(value: Value, shape: Shape) -> Value:
+    """Broadcast an assigned value to the selection, dropping leading ones as NumPy does."""
+    if value.shape == shape:
+        return value
+    b = current_scope()
+    extra = len(value.shape) - len(shape)
+    if extra > 0 and all(d == 1 for d in value.shape[:extra]):
+        value = b.emit("reshape", value, shape=value.shape[extra:])
+    try:
+        fits = len(value.shape) <= len(shape) and broadcast_shapes(value.shape, shape) == shape
+    except ShapeError:
+        fits = any(isinstance(d, Dim) for d in (*value.shape, *shape))
+    static = all(isinstance(d, int) for d in (*value.shape, *shape))
+    if not fits and (static or len(value.shape) > len(shape)):
+        raise ShapeError(f"could not broadcast input array from shape {_text(value.shape)} into shape {_text(shape)}", location=here())
+    return value if value.shape == shape else b.emit("broadcast_to", value, shape=shape)
+
+
+def _text(shape: Shape) -> str:
+    return f"({','.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+# -- taking a subscript apart --------------------------------------------------------------------------------------
+
+
+def select(x: Traced, key: Any) -> Selection:
+    """Take the subscript `key` of `x` apart."""
+    items = _expand(x, [_item(k) for k in (key if isinstance(key, tuple) else (key,))])
+    if any(isinstance(i, Traced) and i.ndim > 0 for i in items):
+        return _advanced(x, items)
+    return _basic(x, items)
+
+
+def _item(k: Any) -> Any:
+    if k is None or k is Ellipsis or isinstance(k, slice):
+        return k
+    if isinstance(k, (bool, np.bool_)):
+        return lift(np.array([k])) if False else _refuse_bool()
+    if isinstance(k, (int, np.integer)):
+        return int(k)
+    if isinstance(k, (list, np.ndarray)):
+        array = lift(np.asarray(k) if _plain(k) else k)
+        k = array if array.size != 0 or array.dtype.kind in "biu" else array.astype(np.int64)
+    if isinstance(k, range):
+        k = lift(np.array(k))
+    if isinstance(k, Traced):
+        if k.dtype == BOOL and k.ndim == 0:
+            _refuse_bool()
+        if k.dtype.kind not in "iub":
+            raise IndexTypeError("arrays used as indices must be of integer (or boolean) type", location=here())
+        known = concrete(k) if k.ndim == 0 else None
+        return k if known is None else int(known)
+    if hasattr(k, "__index__"):
+        return int(k.__index__())
+    raise IndexTypeError(
+        "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid indices",
+        location=here(),
+    )
+
+
+def _plain(k: Any) -> bool:
+    return not isinstance(k, list) or not any(isinstance(i, Traced) or (isinstance(i, list) and not _plain(i)) for i in k)
+
+
+def _refuse_bool() -> Any:
+    raise UnsupportedError("a boolean scalar as a subscript is not supported", location=here(), remedy="use `np.where` or `if`")
+
+
+def _width(item: Any) -> int:
+    if item is None:
+        return 0
+    return item.ndim if isinstance(item, Traced) and item.dtype == BOOL else 1
+
+
+def _expand(x: Traced, items: list[Any]) -> list[Any]:
+    """Replace `...` by full slices and pad with them."""
+    used = sum(_width(i) for i in items if i is not Ellipsis)
+    if used > x.ndim:
+        raise IndexTypeError(
+            f"too many indices for array: array is {x.ndim}-dimensional, but {used} were indexed", location=here()
+        )
+    if sum(i is Ellipsis for i in items) > 1:
+        raise IndexTypeError("an index can only have a single ellipsis ('...')", location=here())
+    fill = [slice(None)] * (x.ndim - used)
+    if not any(i is Ellipsis for i in items):
+        return [*items, *fill]
+    at = next(k for k, i in enumerate(items) if i is Ellipsis)
+    # An ellipsis turns a rank-0 result into a rank-0 array, which the marker remembers.
+    return [*items[:at], *fill, *items[at + 1 :]] if fill else [*items[:at], *items[at + 1 :], Ellipsis]
+
+
+def _basic(x: Traced, items: list[Any]) -> Selection:
+    keep_array = Ellipsis in [i for i in items if i is Ellipsis]
+    items = [i for i in items if i is not Ellipsis]
+    views, shape, picks, kept = _slice_views(x, items)
+    if picks:
+        axes = tuple(axis for axis, _ in picks)
+        views.append(Picked(axes, tuple(_owned(index) for _, index in picks)))
+        shape = tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
+    final = _with_new_axes(items, shape, kept, bool(picks))
+    if final != shape:
+        views.append(Reshaped(final))
+    scalar = not final and any(isinstance(i, (int, Traced)) for i in items) and not keep_array
+    return Selection(views, final, scalar=scalar)
+
+
+def _owned(index: Any) -> Owned:
+    return cast(read(lift(index)), I64), current_scope()
+
+
+def _slice_views(x: Traced, items: list[Any]) -> tuple[list[View], Shape, list[tuple[int, Any]], list[bool]]:
+    """Return views for the slices, the shape they leave, the integer picks per axis, and which axes stay."""
+    dims = list(x.type.shape)
+    picks: list[tuple[int, Any]] = []
+    dynamic: list[View] = []
+    start, size, step = [0] * len(dims), list(dims), [1] * len(dims)
+    kept = [True] * len(dims)
+    some_traced = any(isinstance(i, Traced) for i in items)
+    axis = 0
+    for item in items:
+        if item is None:
+            continue
+        dim = dims[axis]
+        if isinstance(item, slice):
+            bounds = _static_slice(item, dim)
+            if bounds is None:
+                dynamic.append(_dynamic_slice(item, axis, dim))
+                dims[axis] = size[axis] = dynamic[-1].size  # type: ignore[attr-defined]
+                start[axis], step[axis] = 0, 1
+            else:
+                start[axis], size[axis], step[axis] = bounds  # type: ignore[call-overload]
+        elif isinstance(item, Traced) or some_traced or isinstance(dim, Dim):
+            picks.append((axis, _checked(item, axis, dim)))
+            kept[axis] = False
+        else:
+            start[axis], size[axis] = _static_index(item, axis, dim), 1
+            kept[axis] = False
+        axis += 1
+    views = dynamic
+    if any(s != 0 or n != d or t != 1 for s, n, d, t in zip(start, size, dims, step, strict=True)):
+        views.append(Sliced(tuple(start), tuple(size), tuple(step)))
+    return views, tuple(size), picks, kept
+
+
+def _checked(item: Any, axis: int, dim: DimLike) -> Any:
+    if isinstance(item, int) and isinstance(dim, int):
+        return _static_index(item, axis, dim)
+    return item
+
+
+def _static_index(item: int, axis: int, dim: Any) -> int:
+    if not -dim <= item < dim:
+        raise IndexTypeError(f"index {item} is out of bounds for axis {axis} with size {dim}", location=here())
+    return item % dim
+
+
+def _with_new_axes(items: list[Any], shape: Shape, kept: list[bool], picked: bool) -> Shape:
+    """Return the final shape: kept axes in order, with ones where the subscript has None."""
+    left = iter(shape if not picked else shape)
+    final: list[DimLike] = []
+    axis = 0
+    for item in items:
+        if item is None:
+            final.append(1)
+            continue
+        if kept[axis]:
+            final.append(next(left))
+        elif not picked:
+            next(left)
+        axis += 1
+    return tuple(final)
+
+
+def _static_slice(item: slice, dim: DimLike) -> tuple[DimLike, DimLike, int] | None:
+    """Return start, size and step when they are known or can be written with known sizes, else None."""
+    bounds = [_bound(b) for b in (item.start, item.stop, item.step)]
+    if any(isinstance(b, Traced) for b in bounds):
+        return None
+    start, stop, step = bounds
+    if step == 0:
+        raise ShapeError("slice step cannot be zero", location=here())
+    if isinstance(dim, int):
+        low, high, stride = slice(start, stop, step).indices(dim)
+        return low, len(range(low, high, stride)), stride
+    return _symbolic_slice(start, stop, 1 if step is None else step, dim)
+
+
+def _symbolic_slice(start: Any, stop: Any, step: int, dim: Dim) -> tuple[DimLike, DimLike, int] | None:
+    if step < 0:
+        if start is None and stop is None:
+            return dim - 1, (dim - step - 1) // -step, step
+        return None
+    low = dim_min(_from_end(start, dim, 0), dim)
+    high = dim_min(_from_end(stop, dim, dim), dim)
+    length = dim_max(high - low, 0)
+    return low, length if step == 1 else (length + step - 1) // step, step
+
+
+def _from_end(bound: Any, dim: Dim, default: DimLike) -> DimLike:
+    if bound is None:
+        return default
+    return bound if bound >= 0 else dim_max(dim + bound, 0)
+
+
+def _bound(b: Any) -> Any:
+    if isinstance(b, Traced):
+        known = concrete(b)
+        if b.dtype.kind not in "iu" or b.ndim:
+            raise IndexTypeError("slice indices must be integers or None or have an __index__ method", location=here())
+        return b if known is None else int(known)
+    if b is None:
+        return None
+    if not hasattr(b, "__index__"):
+        raise IndexTypeError("slice indices must be integers or None or have an __index__ method", location=here())
+    return int(b.__index__())
+
+
+def _dynamic_slice(item: slice, axis: int, dim: DimLike) -> DynamicSliced:
+    """A slice with traced bounds: clamp them as Python does, in the graph; the length is a symbolic dim."""
+    step = 1 if item.step is None else _bound(item.step)
+    if isinstance(step, Traced):
+        raise UnsupportedError("a slice whose step is traced", location=here(), remedy="index with `np.arange` instead")
+    b = current_scope()
+    n = b.size(dim)
+    zero, one = b.constant(0, I64), b.constant(1, I64)
+    low_limit, high_limit = (zero, n) if step > 0 else (b.constant(-1, I64), b.emit("subtract", n, one))
+    low = _clamp(item.start, n, low_limit, high_limit, low_limit if step > 0 else high_limit)
+    high = _clamp(item.stop, n, low_limit, high_limit, high_limit if step > 0 else low_limit)
+    gap = b.emit("subtract", high, low) if step > 0 else b.emit("subtract", low, high)
+    if abs(step) != 1:
+        gap = b.emit("floor_divide", b.emit("add", gap, b.constant(abs(step) - 1, I64)), b.constant(abs(step), I64))
+    length = b.emit("maximum", gap, zero)
+    return DynamicSliced(axis, (low, b), b.as_dim(length), step)
+
+
+def _clamp(bound: Any, n: Value, low: Value, high: Value, default: Value) -> Value:
+    bound = _bound(bound)
+    if bound is None:
+        return default
+    b = current_scope()
+    value = cast(read(lift(bound)), I64)
+    if not (isinstance(bound, int) and bound >= 0):
+        wrapped = b.emit("add", value, n)
+        value = b.emit("where", b.emit("less", value, b.constant(0, I64)), wrapped, value)
+    return b.emit("minimum", b.emit("maximum", value, low), high)
+
+
+# -- advanced indexing ---------------------------------------------------------------------------------------------
+
+
+def _advanced(x: Traced, items: list[Any]) -> Selection:
+    items = [i for i in items if i is not Ellipsis]
+    mask = items[0] if len(items) >= 1 and _is_mask(items[0]) and all(_full(i) for i in items[1:]) else None
+    if mask is not None:
+        _check_mask(x, mask, 0)
+    expanded = _expand_masks(x, items)
+    basic = [slice(None) if isinstance(i, (int, Traced)) else i for i in expanded]
+    plain = _basic(x, basic)
+    axes, indices, position = [], [], []
+    axis = 0
+    for place, item in enumerate(expanded):
+        if isinstance(item, (int, Traced)):
+            axes.append(axis)
+            position.append(place)
+            indices.append(_index_array(item, axis, plain.shape[axis]))
+        axis += 1
+    adjacent = position == list(range(position[0], position[0] + len(position)))
+    front = axes[0] if adjacent else 0
+    return Selection(plain.views, plain.shape, tuple(axes), tuple(indices), front, mask=mask)
+
+
+def _is_mask(item: Any) -> bool:
+    return isinstance(item, Traced) and item.dtype == BOOL
+
+
+def _full(item: Any) -> bool:
+    return isinstance(item, slice) and item == slice(None)
+
+
+def _check_mask(x: Traced, mask: Traced, axis: int) -> None:
+    for k, dim in enumerate(mask.type.shape):
+        own = x.type.shape[axis + k]
+        if isinstance(dim, int) and isinstance(own, int) and dim != own:
+            raise IndexTypeError(
+                f"boolean index did not match indexed array along axis {axis + k}; size of axis is {own} but size of "
+                f"corresponding boolean axis is {dim}",
+                location=here(),
+            )
+
+
+def _expand_masks(x: Traced, items: list[Any]) -> list[Any]:
+    result: list[Any] = []
+    axis = 0
+    for item in items:
+        if _is_mask(item):
+            _check_mask(x, item, axis)
+            found = current_scope().node("nonzero", (read(item),), {}).outputs
+            result.extend(wrap(v) for v in found)
+        else:
+            result.append(item)
+        axis += _width(item)
+    return result
+
+
+def _index_array(item: Any, axis: int, dim: DimLike) -> Traced:
+    if isinstance(item, int):
+        return lift(np.int64(_checked(item, axis, dim)))
+    return item
+
+
+def take_lower_bound(dim: DimLike) -> int:
+    return lower_bound(dim) or 0
+
+
+_UFUNCS.update(getitem=getitem, setitem=setitem, scatter=scatter)
+_ = _FUNCTIONS

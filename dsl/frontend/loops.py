@@ -1,0 +1,232 @@
+"""What `for` can loop over in the graph: ranges, traced arrays, and `enumerate`, `zip` and `reversed` of those.
+
+Each is a `Counted`: a trip count, and the item of a given trip. They are also plain Python iterables, for loops that are
+unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from dsl.errors import NonConcreteError
+from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.traced import Kind, Traced, as_dim, cast, concrete, fresh, lift, read
+from dsl.ir.dims import DimLike
+from dsl.ir.graph import Value
+from dsl.ir.types import I64
+
+__all__ = ["Counted", "NdIndex", "Rows", "Span", "Unrolled", "as_counted", "enumerate_", "range_", "reversed_", "unroll", "zip_"]
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """Something with a known number of items."""
+
+    def trips(self) -> DimLike | Traced: ...
+    def item(self, trip: Traced) -> Any: ...
+
+
+class Unrolled:
+    """An iterable that the user wants unrolled."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+
+def unroll(items: Any) -> Any:
+    """Loop over `items` in Python while tracing, so that the loop variable is a Python value.
+
+    >>> for k in unroll(range(3)):
+    ...     pass
+    """
+    return Unrolled(items)
+
+
+class Span:
+    """`range(start, stop, step)`, any of them traced."""
+
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        self.start, self.stop, self.step = start, stop, step
+
+    def trips(self) -> DimLike | Traced:
+        if all(isinstance(x, int) for x in (self.start, self.stop, self.step)):
+            return len(range(self.start, self.stop, self.step))
+        step, gap = self.step, self.stop - self.start
+        if isinstance(step, int) and step == 1:
+            count = gap
+        else:
+            count = -((-gap) // step)
+        return _at_least_zero(lift(count))
+
+    def item(self, trip: Traced) -> Any:
+        scaled = trip if isinstance(self.step, int) and self.step == 1 else trip * self.step
+        return scaled if isinstance(self.start, int) and self.start == 0 else scaled + self.start
+
+    def __iter__(self) -> Iterator[Any]:
+        bounds = [_number(x) for x in (self.start, self.stop, self.step)]
+        return iter(range(*bounds))
+
+    def __len__(self) -> int:
+        return len(range(*[_number(x) for x in (self.start, self.stop, self.step)]))
+
+    def __getitem__(self, k: Any) -> Any:
+        return self.start + k * self.step
+
+    def reverse(self) -> Span:
+        last = self.start + (lift(self.trips()) - 1 if isinstance(self.trips(), Traced) else self.trips() - 1) * self.step  # type: ignore[operator]
+        return Span(last, last - self.trips() * self.step, -self.step)  # type: ignore[operator]
+
+
+def _at_least_zero(count: Traced) -> Traced:
+    b = current_scope()
+    value = cast(read(count), I64)
+    return fresh(b.emit("maximum", value, b.constant(0, I64)), Kind.PYTHON)
+
+
+def _number(x: Any) -> int:
+    if isinstance(x, Traced):
+        known = concrete(x)
+        if known is None:
+            raise NonConcreteError(
+                "this range has a length that is known only when the compiled function runs, so it cannot be iterated here",
+                location=here(),
+                remedy="write it as a `for` statement of its own, not inside a comprehension or a call",
+            )
+        return int(known)
+    return int(x)
+
+
+def range_(*args: Any) -> Any:
+    """`range`, also of traced integers."""
+    args = tuple(_plain(a) for a in args)
+    if not any(isinstance(a, Traced) for a in args):
+        return range(*args)
+    start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+    for bound in (start, stop, step):
+        if isinstance(bound, Traced) and bound.dtype.kind not in "iu":
+            raise TypeError(f"'{bound.dtype}' object cannot be interpreted as an integer")
+    return Span(_python_int(start), _python_int(stop), _python_int(step))
+
+
+def _plain(a: Any) -> Any:
+    if isinstance(a, Traced):
+        known = concrete(a)
+        return a if known is None or a.dtype.kind not in "iu" else int(known)
+    return a
+
+
+def _python_int(x: Any) -> Any:
+    return fresh(cast(read(x), I64), Kind.PYTHON) if isinstance(x, Traced) else x
+
+
+class Rows:
+    """The items of a traced array along its first axis."""
+
+    def __init__(self, array: Traced) -> None:
+        self.array = array
+
+    def trips(self) -> DimLike:
+        return self.array.type.shape[0]
+
+    def item(self, trip: Traced) -> Any:
+        return self.array[trip]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.array)
+
+    def reverse(self) -> Rows:
+        return Rows(self.array[::-1])
+
+
+class Zipped:
+    """Several counted iterables side by side, as long as the shortest."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+    def trips(self) -> DimLike | Traced:
+        counts = [part.trips() for part in self.parts]
+        if all(isinstance(c, int) for c in counts):
+            return min(counts)
+        least = trip_value(counts[0])
+        for count in counts[1:]:
+            least = current_scope().emit("minimum", least, trip_value(count))
+        return fresh(least, Kind.PYTHON)
+
+    def item(self, trip: Traced) -> tuple[Any, ...]:
+        return tuple(part.item(trip) for part in self.parts)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(zip(*self.parts, strict=False))
+
+    def reverse(self) -> Any:
+        return list(self)[::-1]
+
+
+class NdIndex:
+    """`np.ndindex` of a static shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def trips(self) -> DimLike:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def item(self, trip: Traced) -> tuple[Any, ...]:
+        indices: list[Any] = []
+        for size in reversed(self.shape):
+            indices.append(trip % size)
+            trip = trip // size
+        return tuple(reversed(indices))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(np.ndindex(*self.shape))
+
+
+def trip_value(count: Any) -> Value:
+    """Return a trip count as a rank-0 int64 value."""
+    if isinstance(count, Traced):
+        return cast(read(count), I64)
+    return current_scope().size(count)
+
+
+def as_counted(items: Any) -> Any:
+    """Return `items` as something to loop over in the graph, or None if only Python can."""
+    if isinstance(items, range):
+        return Span(items.start, items.stop, items.step)
+    if isinstance(items, Traced):
+        return Rows(items) if items.ndim else None
+    return items if isinstance(items, (Span, Rows, Zipped, NdIndex)) else None
+
+
+def enumerate_(items: Any, start: Any = 0) -> Any:
+    """`enumerate`, also of traced arrays."""
+    counted = as_counted(items)
+    if counted is None:
+        return enumerate(items, start)
+    count = counted.trips()
+    return Zipped([Span(start, start + (count if isinstance(count, (int, Traced)) else fresh(current_scope().size(count), Kind.PYTHON)), 1), counted])
+
+
+def zip_(*items: Any, strict: bool = False) -> Any:
+    """`zip`, also of traced arrays."""
+    counted = [as_counted(i) for i in items]
+    if not items or any(c is None for c in counted):
+        return zip(*items, strict=strict)
+    return Zipped(counted)
+
+
+def reversed_(items: Any) -> Any:
+    """`reversed`, also of traced arrays and ranges."""
+    counted = as_counted(items)
+    return reversed(items) if counted is None else counted.reverse()
+
+
+def dim_of(x: Any) -> DimLike:
+    return as_dim(x)

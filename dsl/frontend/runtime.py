@@ -1,0 +1,645 @@
+"""What converted code calls: one `Runtime` per converted function, under the name `dsl__`.
+
+Every call, subscript, attribute and global that converted code uses comes here and is decided in one place: on traced values
+it becomes dataflow, on anything else plain Python runs. Arrays that come from outside the function are captured as inputs.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import NonConcreteError, SourceError, UnsupportedError
+from dsl.frontend import control, indexing, loops, ufuncs
+from dsl.frontend.convert import convert, is_converted
+from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
+from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
+from dsl.frontend.state import Undefined
+from dsl.frontend.text import TracedText, print_, to_text
+from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, concrete, constant, fresh, lift, read, size_number
+from dsl.ir.types import BOOL, I64, TensorType
+
+__all__ = ["Runtime", "call", "converted"]
+
+_NOT_CONVERTED = {"numpy", "dsl", "scipy", "ml_dtypes", "numba", "jax", "torch", "cupy", "_pytest", "pytest", *sys.stdlib_module_names}
+_NOT_CONVERTED -= {"__main__", "this", "antigravity"}
+_AUGMENTED: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv, "FloorDiv": operator.ifloordiv,
+    "Mod": operator.imod, "Pow": operator.ipow, "LShift": operator.ilshift, "RShift": operator.irshift, "BitOr": operator.ior,
+    "BitXor": operator.ixor, "BitAnd": operator.iand, "MatMult": operator.imatmul,
+}  # fmt: skip
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge,
+    "Is": operator.is_, "IsNot": operator.is_not,
+}  # fmt: skip
+
+
+def converted(fn: types.FunctionType) -> types.FunctionType:
+    """Return `fn` converted, with a runtime of its own."""
+    return fn if is_converted(fn) else convert(fn, Runtime(fn))
+
+
+class Runtime:
+    """The helpers that a converted function calls."""
+
+    if_ = staticmethod(control.if_)
+    while_ = staticmethod(control.while_)
+    trying = staticmethod(control.trying)
+
+    def __init__(self, fn: types.FunctionType) -> None:
+        self.globals = fn.__globals__
+        self.cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+        self.name = fn.__name__
+
+    # -- names, attributes, subscripts -----------------------------------------------------------------------------
+
+    def load(self, name: str, value: Any) -> Any:
+        """Read a global or a variable of an enclosing function."""
+        holder: Any = self.cells.get(name)
+        if holder is None:
+            if name not in self.globals:
+                return value
+            holder = self.globals
+        return _from_outside(holder, name, value)
+
+    def attr(self, obj: Any, name: str) -> Any:
+        """Read an attribute."""
+        value = getattr(obj, name)
+        trace = current_trace()
+        if trace is None or isinstance(obj, Traced):
+            return value
+        if id(obj) in trace.outside or isinstance(value, np.ndarray):
+            return _from_outside(obj, name, value)
+        return value
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        """Assign an attribute; regions remember the old value."""
+        trace = current_trace()
+        if trace is not None and not hasattr(obj, "__dataclass_fields__") and not isinstance(obj, Traced):
+            old = getattr(obj, name, Undefined(name))
+            scope = trace.scopes[-1]
+            scope.attributes.setdefault((id(obj), name), (obj, name, old))
+        setattr(obj, name, value)
+
+    def aug_setattr(self, obj: Any, name: str, op: str, value: Any) -> None:
+        """`obj.name op= value`."""
+        self.setattr(obj, name, self.aug(self.attr(obj, name), op, value))
+
+    def getitem(self, obj: Any, key: Any) -> Any:
+        """`obj[key]`."""
+        if isinstance(obj, Traced):
+            return obj[key]
+        if isinstance(obj, np.ndarray):
+            return lift(obj)[key]
+        if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
+            key = key.__index__()
+        if isinstance(key, Traced) and isinstance(obj, dict):
+            _refuse_key(key)
+        value = obj[key]
+        trace = current_trace()
+        if isinstance(value, np.ndarray) and trace is not None:
+            return _from_outside(obj, key, value) if isinstance(key, (int, str)) else lift(value)
+        return value
+
+    def setitem(self, obj: Any, key: Any, value: Any) -> None:
+        """`obj[key] = value`."""
+        if isinstance(obj, np.ndarray) and current_trace() is not None:
+            obj = lift(obj)
+        if isinstance(key, Traced) and isinstance(obj, list):
+            key = key.__index__()
+        if isinstance(key, Traced) and isinstance(obj, dict):
+            _refuse_key(key)
+        obj[key] = value
+
+    def aug_setitem(self, obj: Any, key: Any, op: str, value: Any) -> None:
+        """`obj[key] op= value`."""
+        self.setitem(obj, key, self.aug(self.getitem(obj, key), op, value))
+
+    def aug(self, target: Any, op: str, value: Any) -> Any:
+        """`target op= value`, returning what the target becomes."""
+        return _AUGMENTED[op](target, value)
+
+    def slice(self, start: Any, stop: Any, step: Any) -> Any:
+        return slice(start, stop, step)
+
+    def unpack(self, value: Any, count: int) -> Any:
+        """Check the length of what a tuple target takes apart."""
+        if isinstance(value, Traced):
+            if value.ndim == 0:
+                raise TypeError("cannot unpack non-iterable value of rank 0")
+            if isinstance(value.type.shape[0], int) and value.type.shape[0] != count:
+                many = "too many values to unpack" if value.type.shape[0] > count else "not enough values to unpack"
+                raise ValueError(f"{many} (expected {count})")
+            return [value[k] for k in range(count)]
+        return value
+
+    @staticmethod
+    def peek(read: Callable[[], Any]) -> Any:
+        """Read a variable that may have no value."""
+        try:
+            return read()
+        except NameError as error:
+            return Undefined(getattr(error, "name", None) or "variable")
+
+    # -- logic -----------------------------------------------------------------------------------------------------
+
+    def and_(self, first: Any, *rest: Callable[[], Any]) -> Any:
+        """`a and b and …`: plain Python unless a condition is traced."""
+        return _logic(first, rest, True)
+
+    def or_(self, first: Any, *rest: Callable[[], Any]) -> Any:
+        """`a or b or …`."""
+        return _logic(first, rest, False)
+
+    def not_(self, value: Any) -> Any:
+        """`not a`."""
+        chosen = control.predicate(value)
+        if isinstance(chosen, bool):
+            return not chosen
+        return fresh(current_scope().emit("logical_not", chosen), Kind.PYTHON)
+
+    def if_exp(self, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        """`a if test else b`."""
+        return conditional(test, then, otherwise)
+
+    def compare(self, left: Any, *steps: tuple[str, Callable[[], Any]]) -> Any:
+        """Chained comparisons and `in`."""
+        name, right = steps[0]
+        value = right()
+        result = _compare(name, left, value)
+        if len(steps) == 1:
+            return result
+        return _logic(result, (lambda: self.compare(value, *steps[1:]),), True)
+
+    def test(self, value: Any) -> bool:
+        """The condition of a comprehension, which Python needs now."""
+        return bool(value)
+
+    def iterate(self, items: Any) -> Any:
+        """What a comprehension loops over."""
+        return items
+
+    # -- statements ------------------------------------------------------------------------------------------------
+
+    def for_(self, iterable: Any, *args: Any) -> None:
+        control.for_(iterable, *args)
+
+    def assert_(self, test: Callable[[], Any], message: Callable[[], Any] | None) -> None:
+        """`assert test, message`."""
+        chosen = control.predicate(test())
+        if isinstance(chosen, bool):
+            if not chosen:
+                self.raise_(AssertionError(*([message()] if message else [])), None)
+            return
+        text, values = to_text(message()) if message else ("", [])
+        current_scope().node(
+            "assert", (chosen, *(read(v) for v in values)), {"message": text, "error": "AssertionError"}
+        )
+
+    def raise_(self, error: Any, cause: Any) -> None:
+        """`raise error`: in a region, the region raises when it runs."""
+        made = error() if isinstance(error, type) else error
+        if cause is not None:
+            made.__cause__ = cause
+        trace = current_trace()
+        if trace is None or len(trace.scopes) == 1:
+            if any(isinstance(a, TracedText) for a in getattr(made, "args", ())):
+                control.emit_raise(_with_values(made))
+            raise made
+        raise control.BranchRaise(_with_values(made))
+
+    def fstring(self, *parts: Any) -> Any:
+        """An f-string; one with traced values is formatted when the program runs."""
+        return TracedText.join(parts)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function as traced code calls it."""
+        return call(fn, *args, **kwargs)
+
+
+def _with_values(error: BaseException) -> BaseException:
+    """Move traced values out of an error's message, so that it can be formatted at run time."""
+    if error.args and isinstance(error.args[0], TracedText):
+        template, values = to_text(error.args[0])
+        made = type(error)(template)
+        made.dsl_values = values  # type: ignore[attr-defined]
+        return made
+    return error
+
+
+def _refuse_key(key: Traced) -> None:
+    raise NonConcreteError(
+        "a traced value cannot be a dictionary key",
+        location=here(),
+        remedy="put the values into one array and index that, or make the argument static (`static_argnames`)",
+    )
+
+
+def _from_outside(holder: Any, key: Any, value: Any) -> Any:
+    """Take a value that lives outside the trace: arrays become inputs, others are guarded."""
+    trace = current_trace()
+    if trace is None or isinstance(value, (Traced, types.ModuleType)):
+        return value
+    if isinstance(value, np.ndarray):
+        return capture(holder, key, value)
+    if isinstance(holder, types.ModuleType):
+        return value
+    guard = (id(holder), key)
+    if guard not in trace.guards:
+        trace.guards[guard] = (holder, key, value)
+    trace.outside.setdefault(id(value), value)
+    return value
+
+
+def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
+    """Return the handle of an array from outside, a hidden input of the function."""
+    trace = current_trace()
+    assert trace is not None
+    if id(array) in trace.by_array:
+        found: Traced = trace.by_array[id(array)]
+        return found
+    from dsl.frontend.traced import supported_dtype
+
+    type = TensorType(supported_dtype(array.dtype), array.shape)
+    name = key if isinstance(key, str) and key.isidentifier() else "captured"
+    value = trace.root.param(type, name)
+    storage = Storage(value, trace.root, origin=len(trace.root.params) - 1)
+    if not array.flags.c_contiguous:
+        storage.strides = array.strides
+    traced = Traced(storage)
+    trace.captures[id(holder), key] = Capture(holder, key, array, storage, name)
+    trace.by_array[id(array)] = traced
+    trace.keep.append(array)
+    return traced
+
+
+def conditional(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """Evaluate one of two thunks, by a `cond` when the test is traced."""
+    chosen = control.predicate(test)
+    if isinstance(chosen, bool):
+        return then() if chosen else otherwise()
+    box: list[Any] = [Undefined("dsl__value")]
+
+    def put(value: list[Any]) -> None:
+        box[0] = value[0]
+
+    def run(thunk: Callable[[], Any]) -> Callable[[], None]:
+        return lambda: put([thunk()])
+
+    control.if_(fresh(chosen, Kind.PYTHON), run(then), run(otherwise), lambda: list(box), put, ("dsl__value",), 1)
+    if isinstance(box[0], Undefined):
+        box[0].fail()
+    return box[0]
+
+
+def _logic(first: Any, rest: tuple[Callable[[], Any], ...], all_of: bool) -> Any:
+    value = first
+    for k, thunk in enumerate(rest):
+        chosen = control.predicate(value)
+        if isinstance(chosen, bool):
+            if chosen is not all_of:
+                return value
+            value = thunk()
+            continue
+        return _traced_logic(value, fresh(chosen, Kind.PYTHON), thunk, rest[k + 1 :], all_of)
+    return value
+
+
+def _traced_logic(value: Any, chosen: Traced, thunk: Callable[[], Any], rest: tuple[Callable[[], Any], ...], all_of: bool) -> Any:
+    """Short-circuit: the second operand is evaluated only where Python would."""
+
+    def more() -> Any:
+        return _logic(thunk(), rest, all_of)
+
+    if all_of:
+        return conditional(chosen, more, lambda: value)
+    return conditional(chosen, lambda: value, more)
+
+
+def _compare(name: str, left: Any, right: Any) -> Any:
+    if name in _COMPARED:
+        return _COMPARED[name](left, right)
+    found = _contains(right, left)
+    if name == "In":
+        return found
+    return not found if not isinstance(found, Traced) else _FUNCTIONS["logical_not"](found)
+
+
+def _contains(items: Any, item: Any) -> Any:
+    if isinstance(items, Traced):
+        return _FUNCTIONS["any"](items == item)
+    if isinstance(item, Traced) and isinstance(items, (list, tuple, set, frozenset, range)):
+        hits = [item == other for other in items if not isinstance(other, str)]
+        return functools.reduce(operator.or_, hits) if hits else False
+    if isinstance(items, (list, tuple)) and has_traced(items):
+        return functools.reduce(operator.or_, [other == item for other in items], constant(False, kind=Kind.PYTHON))
+    return item in items
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call `fn` from traced code: NumPy's functions by their traced meaning, the user's functions converted."""
+    if isinstance(fn, Undefined):
+        fn.fail()
+    try:
+        special = _BUILTINS.get(fn)
+    except TypeError:
+        special = None
+    if special is not None:
+        return special(*args, **kwargs)
+    if isinstance(fn, np.ufunc):
+        return _call_ufunc(fn, args, kwargs)
+    meaning = implementation(fn)
+    if meaning is not None:
+        if fn in CREATORS or has_traced(args) or has_traced(kwargs) or _has_array(args):
+            return meaning(*args, **kwargs)
+        return _adopt(fn(*args, **kwargs))
+    if isinstance(fn, types.FunctionType):
+        return _call_function(fn, args, kwargs)
+    if isinstance(fn, types.MethodType) and not isinstance(fn.__self__, Traced):
+        return call(fn.__func__, fn.__self__, *args, **kwargs)
+    if isinstance(fn, type):
+        return _construct(fn, args, kwargs)
+    return _call_object(fn, args, kwargs)
+
+
+def _has_array(args: Any) -> bool:
+    return any(isinstance(a, np.ndarray) for a in args)
+
+
+def _adopt(result: Any) -> Any:
+    """Make an array that plain Python returned a traced constant."""
+    if isinstance(result, np.ndarray) and result.dtype.kind in "biufc" and current_trace() is not None:
+        return constant(result)
+    return result
+
+
+def _call_ufunc(fn: np.ufunc, args: Any, kwargs: Any) -> Any:
+    if _has_array(args) and not has_traced(args) and current_trace() is not None:
+        args = tuple(lift(a) if isinstance(a, np.ndarray) else a for a in args)
+    special = _scipy_ufunc(fn)
+    if special is not None and (has_traced(args) or has_traced(kwargs)):
+        return special(*args, **kwargs)
+    return _adopt(fn(*args, **kwargs))
+
+
+def _scipy_ufunc(fn: np.ufunc) -> Callable[..., Any] | None:
+    name = {"gammaln": "lgamma", "psi": "digamma", "expit": "_expit"}.get(fn.__name__, fn.__name__)
+    if name not in ("erf", "erfc", "lgamma", "digamma", "erfinv", "gamma", "_expit") or hasattr(np, fn.__name__):
+        return None
+
+    def apply(x: Any) -> Any:
+        from dsl.frontend.traced import emit
+
+        traced = lift(x)
+        operand = traced if traced.dtype.kind == "f" else traced.astype(float)
+        return 1 / (1 + np.exp(-operand)) if name == "_expit" else emit(name, operand)  # type: ignore[arg-type,operator]
+
+    return apply
+
+
+def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
+    if is_converted(fn) or not _is_users(fn):
+        _refuse_random(fn)
+        if not is_converted(fn) and (getattr(fn, "__module__", "") or "").split(".")[0] == "numpy" and has_traced(args):
+            try:
+                return fn(*args, **kwargs)
+            except NonConcreteError:
+                raise unsupported(fn) from None
+        return fn(*args, **kwargs)
+    inner = getattr(fn, "__wrapped__", None)
+    if inner is not None and isinstance(inner, types.FunctionType) and fn.__code__.co_filename == __file__:
+        fn = inner
+    return converted(fn)(*args, **kwargs)
+
+
+def _is_users(fn: types.FunctionType) -> bool:
+    root = (getattr(fn, "__module__", None) or "").split(".")[0]
+    return root not in _NOT_CONVERTED
+
+
+def _refuse_random(fn: Any) -> None:
+    module = getattr(fn, "__module__", None) or ""
+    if module.startswith(("numpy.random", "random")) and current_trace() is not None:
+        name = getattr(fn, "__name__", "this function")
+        raise UnsupportedError(
+            f"{module}.{name} inside a compiled function would give the same numbers at every call",
+            location=here(),
+            remedy="use `dsl.random` with an explicit key, or draw the numbers outside and pass them in",
+        )
+
+
+def _construct(cls: type, args: Any, kwargs: Any) -> Any:
+    """Make an instance; a Python `__init__` of the user's is converted."""
+    if issubclass(cls, np.generic) and has_traced(args):
+        return lift(args[0]).astype(cls) if args else cls()
+    init = cls.__dict__.get("__init__") if isinstance(cls, type) else None
+    plain = type(cls) is type and cls.__new__ is object.__new__ and isinstance(init, types.FunctionType)
+    if not plain or not _is_users(init) or hasattr(cls, "__dataclass_fields__"):  # type: ignore[arg-type]
+        return cls(*args, **kwargs)
+    try:
+        made = converted(init)  # type: ignore[arg-type]
+    except SourceError:
+        return cls(*args, **kwargs)
+    obj = object.__new__(cls)
+    made(obj, *args, **kwargs)
+    return obj
+
+
+def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
+    if isinstance(fn, functools.partial):
+        return call(fn.func, *fn.args, *args, **{**fn.keywords, **kwargs})
+    inner = getattr(type(fn), "dsl_inline", None)
+    if inner is not None:
+        return inner(fn, args, kwargs)
+    method = getattr(type(fn), "__call__", None)  # noqa: B004
+    if isinstance(method, types.FunctionType) and _is_users(method):
+        return call(method, fn, *args, **kwargs)
+    owner = getattr(fn, "__self__", None)
+    if type(owner).__module__.startswith("numpy.random") or (getattr(fn, "__module__", None) or "").startswith("numpy.random"):
+        _refuse_random(types.SimpleNamespace(__module__="numpy.random", __name__=getattr(fn, "__name__", "")))
+    return _adopt(fn(*args, **kwargs))
+
+
+# -- Python's builtins on traced values --------------------------------------------------------------------------------
+
+
+def _len(x: Any) -> Any:
+    if isinstance(x, Traced):
+        if x.ndim == 0:
+            raise TypeError("len() of unsized object")
+        dim = x.type.shape[0]
+        return dim if isinstance(dim, int) else size_number(dim)
+    if isinstance(x, loops.Span):
+        return x.trips()
+    return len(x)
+
+
+def _to_number(kind: type, dtype: np.dtype) -> Callable[..., Any]:
+    def convert_(*args: Any, **kwargs: Any) -> Any:
+        if not (args and isinstance(args[0], Traced)):
+            return kind(*args, **kwargs)
+        x = args[0]
+        known = concrete(x)
+        if known is not None:
+            return kind(known)
+        if any(d != 1 for d in x.type.shape):
+            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+        return fresh(cast(read(x.reshape(())), dtype), Kind.PYTHON)
+
+    return convert_
+
+
+def _bool(*args: Any) -> Any:
+    if not (args and isinstance(args[0], Traced)):
+        return bool(*args)
+    chosen = control.predicate(args[0])
+    return chosen if isinstance(chosen, bool) else fresh(chosen, Kind.PYTHON)
+
+
+def _extreme(plain: Callable[..., Any], pick: Callable[[Any, Any], Any], name: str) -> Callable[..., Any]:
+    def choose(*args: Any, key: Any = None, **kwargs: Any) -> Any:
+        items = list(args[0]) if len(args) == 1 and not (isinstance(args[0], Traced)) else args
+        if len(args) == 1 and isinstance(args[0], Traced):
+            return _FUNCTIONS[name](args[0])
+        if not has_traced(items):
+            return plain(*args, **kwargs) if key is None else plain(*args, key=key, **kwargs)
+        if key is not None:
+            raise UnsupportedError(f"{name}() with key= on traced values", location=here(), remedy="use np.argmin or np.argmax")
+        # Python keeps the first of equal items: max takes a later item only if it is larger.
+        return functools.reduce(lambda a, b: conditional(pick(b, a), lambda: b, lambda: a), items)
+
+    return choose
+
+
+def _abs(x: Any) -> Any:
+    return abs(x)
+
+
+def _sum(items: Any, start: Any = 0) -> Any:
+    if isinstance(items, Traced) and items.ndim == 1:
+        total = _FUNCTIONS["sum"](items)
+        return total if isinstance(start, int) and start == 0 else total + start
+    return functools.reduce(operator.add, items, start)
+
+
+def _any(items: Any) -> Any:
+    items = list(items)
+    return _logic(items[0], tuple(lambda x=x: x for x in items[1:]), False) if has_traced(items) else any(items)
+
+
+def _all(items: Any) -> Any:
+    items = list(items)
+    return _logic(items[0], tuple(lambda x=x: x for x in items[1:]), True) if has_traced(items) else all(items)
+
+
+def _pow(base: Any, exponent: Any, modulus: Any = None) -> Any:
+    if modulus is None:
+        return base**exponent
+    if not has_traced((base, exponent, modulus)):
+        return pow(base, exponent, modulus)
+    raise UnsupportedError("pow() with three traced arguments", location=here(), remedy="write the loop of squarings")
+
+
+def _map(fn: Any, *items: Any) -> Any:
+    return [call(fn, *row) for row in zip(*items, strict=False)]
+
+
+def _filter(fn: Any, items: Any) -> Any:
+    return [x for x in items if (call(fn, x) if fn is not None else x)]
+
+
+def _sorted(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
+    if isinstance(items, Traced) and key is None:
+        ordered = _FUNCTIONS["sort"](items)
+        return list(ordered[::-1] if reverse else ordered)
+    wrapped = None if key is None else lambda x: call(key, x)
+    return sorted(items, key=wrapped, reverse=reverse)
+
+
+def _isinstance(x: Any, kinds: Any) -> bool:
+    if not isinstance(x, Traced):
+        return isinstance(x, kinds)
+    if x.kind is Kind.PYTHON:
+        sample: Any = {"b": False, "i": 0, "f": 0.0, "c": 0j}[x.dtype.kind]
+    else:
+        sample = np.empty(1, x.dtype)[0] if x.kind is Kind.SCALAR else np.empty(0, x.dtype)
+    return isinstance(sample, kinds) or isinstance(x, kinds)
+
+
+def _type(x: Any, *rest: Any) -> Any:
+    if rest or not isinstance(x, Traced):
+        return type(x, *rest)
+    if x.kind is Kind.PYTHON:
+        return {"b": bool, "i": int, "f": float, "c": complex}[x.dtype.kind]
+    return x.dtype.type if x.kind is Kind.SCALAR else np.ndarray
+
+
+def _round(x: Any, digits: Any = None) -> Any:
+    return round(x) if digits is None else round(x, digits)
+
+
+def _divmod(a: Any, b: Any) -> Any:
+    return (a // b, a % b) if has_traced((a, b)) else divmod(a, b)
+
+
+_BUILTINS: dict[Any, Callable[..., Any]] = {
+    builtins.len: _len, builtins.range: loops.range_, builtins.enumerate: loops.enumerate_, builtins.zip: loops.zip_,
+    builtins.reversed: loops.reversed_, builtins.int: _to_number(int, I64), builtins.float: _to_number(float, np.dtype(float)),
+    builtins.complex: _to_number(complex, np.dtype(complex)), builtins.bool: _bool, builtins.print: print_,
+    builtins.min: _extreme(min, operator.lt, "min"), builtins.max: _extreme(max, operator.gt, "max"), builtins.sum: _sum,
+    builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
+    builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
+    builtins.divmod: _divmod, np.ndindex: lambda *s: loops.NdIndex(tuple(s[0]) if len(s) == 1 and isinstance(s[0], tuple) else s),
+    np.ndenumerate: lambda x: _ndenumerate(x),
+}  # fmt: skip
+
+
+def _ndenumerate(x: Any) -> Any:
+    traced = lift(x)
+    indices = loops.NdIndex(traced.shape)
+    return loops.Zipped([indices, loops.Rows(traced.reshape(-1))])
+
+
+def _math(name: str, ufunc: Callable[..., Any]) -> None:
+    plain = getattr(math, name)
+
+    def apply(*args: Any) -> Any:
+        if not has_traced(args):
+            return plain(*args)
+        result = ufunc(*args)
+        return fresh(read(result), Kind.PYTHON)
+
+    _BUILTINS[plain] = apply
+
+
+for _name in (
+    "sqrt exp expm1 log2 log10 log1p sin cos tan sinh cosh tanh fabs hypot copysign degrees radians isnan isinf isfinite cbrt exp2"
+).split():
+    if hasattr(math, _name):
+        _math(_name, getattr(np, _name))
+for _name, _target in {
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "pow": np.power, "fmod": np.fmod, "gcd": np.gcd,
+}.items():  # fmt: skip
+    _math(_name, _target)
+for _name, _target in {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}.items():
+    _math(_name, lambda x, f=_target: lift(f(x)).astype(np.int64))
+_math("log", lambda x, base=None: np.log(x) if base is None else np.log(x) / np.log(base))
+_math("erf", lambda x: _scipy_ufunc(types.SimpleNamespace(__name__="erf"))(x))  # type: ignore[arg-type,misc]
+_math("erfc", lambda x: _scipy_ufunc(types.SimpleNamespace(__name__="erfc"))(x))  # type: ignore[arg-type,misc]
+_math("lgamma", lambda x: _scipy_ufunc(types.SimpleNamespace(__name__="lgamma"))(x))  # type: ignore[arg-type,misc]
+_math("isqrt", lambda x: np.floor(np.sqrt(x)).astype(np.int64))
+_ = (BOOL, Storage, indexing, ufuncs)

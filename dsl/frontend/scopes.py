@@ -1,0 +1,269 @@
+"""Traces and scopes: where the nodes of a function being traced go.
+
+A `Trace` is one run of a user's function. It has a stack of `Scope`s: the function's own graph, and one for each region
+(branch or loop body) being traced. A scope reads values of the scopes around it by capturing them as params.
+
+The contents of an array live in a `Storage`: its current value, and the scope that made it. Writing replaces the value;
+a scope remembers the contents that it replaced in storages from outside, so that they can be put back when it closes.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import AliasError, LeakError
+from dsl.ir.build import Builder
+from dsl.ir.dims import Dim
+from dsl.ir.graph import Value
+from dsl.ir.location import Location
+from dsl.ir.types import TensorType, ValueType
+
+__all__ = ["Capture", "Scope", "Storage", "Trace", "current_scope", "current_trace", "here", "tracing"]
+
+_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) for module in (sys.modules["dsl"], np))
+_locations: dict[tuple[Any, int], Location] = {}
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.traces: list[Trace] = []
+
+
+_stack = _Stack()
+
+
+def here() -> Location | None:
+    """Return the user's line that is running: the innermost frame outside this library and NumPy."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return None
+    key = (frame.f_code, frame.f_lasti)
+    if key not in _locations:
+        _locations[key] = _locate(frame)
+    return _locations[key]
+
+
+def _locate(frame: Any) -> Location:
+    code = frame.f_code
+    places = list(code.co_positions())
+    line, last, column, end = places[frame.f_lasti // 2]
+    names = [part for part in code.co_qualname.split(".") if not part.startswith(("dsl__", "<locals>"))]
+    function = names[-1] if names else code.co_name
+    single = line is not None and line == last
+    return Location(
+        code.co_filename, line or frame.f_lineno, function, column if single else None, end if single else None
+    )
+
+
+@dataclass(eq=False)
+class Capture:
+    """An array from outside the function: where it is read from at each call, and its handle in the trace."""
+
+    holder: Any
+    key: Any
+    array: Any
+    storage: Storage
+    name: str
+
+
+class Storage:
+    """The contents of a traced array. `origin` is the index of the input that it came from, or None."""
+
+    __slots__ = ("__weakref__", "ambiguous", "defined", "loc", "origin", "scope", "strides", "value", "version", "written")
+
+    def __init__(self, value: Value, scope: Scope, origin: int | None = None) -> None:
+        self.value, self.scope, self.origin = value, scope, origin
+        self.version = 0
+        self.written = False
+        self.strides: tuple[int, ...] | None = None
+        self.ambiguous: list[weakref.ref[Storage]] = []
+        self.defined: tuple[Value, Scope, str] | None = None
+        self.loc = here()
+
+    def get(self) -> Value:
+        """Return the contents as a value of the current scope."""
+        scope = current_scope()
+        if self.defined is not None:
+            scope.check_defined(self)
+        return scope.local(self.value, self.scope, self.loc)
+
+    def set(self, value: Value) -> None:
+        """Replace the contents."""
+        self._refuse_ambiguous()
+        scope = current_scope()
+        if self.scope is not scope:
+            scope.local(self.value, self.scope, self.loc)
+            scope.replaced.setdefault(self, (self.value, self.scope))
+        self.put(value, scope)
+        self.written = True
+
+    def put(self, value: Value, scope: Scope) -> None:
+        """Set the contents without any bookkeeping."""
+        self.value, self.scope = value, scope
+        self.version += 1
+
+    def _refuse_ambiguous(self) -> None:
+        for other in self.ambiguous:
+            if (storage := other()) is not None:
+                raise AliasError(
+                    "this write goes to an array that may or may not share memory with another one, depending on a branch",
+                    location=here(),
+                    remedy=f"copy the array in the branch: `y = x.copy()` (the branch's result was made at {storage.loc})",
+                )
+
+
+def may_alias(one: Storage, other: Storage) -> None:
+    """Record that two storages may stand for the same memory; writes to either are refused while both are reachable."""
+    one.ambiguous.append(weakref.ref(other))
+    other.ambiguous.append(weakref.ref(one))
+
+
+class Scope(Builder):
+    """The graph of a function or region being traced."""
+
+    def __init__(self, name: str, parent: Scope | None = None) -> None:
+        super().__init__(name)
+        self.parent = parent
+        self.captured: dict[Value, Value] = {}
+        self.replaced: weakref.WeakKeyDictionary[Storage, tuple[Value, Scope]] = weakref.WeakKeyDictionary()
+        self.attributes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self.closed = False
+        self._checked: set[tuple[Storage, int]] = set()
+
+    def encloses(self, other: Scope | None) -> bool:
+        while other is not None and other is not self:
+            other = other.parent
+        return other is self
+
+    def local(self, value: Value, owner: Scope, loc: Location | None = None) -> Value:
+        """Return a value of this or an enclosing scope as a value of this scope."""
+        if owner is self:
+            return value
+        if self.parent is None or owner.closed:
+            raise LeakError(
+                f"a traced value of type {value.type} is used outside the trace, branch or loop that made it",
+                location=here(),
+                remedy=f"return it instead of storing it elsewhere; it was made at {loc or value.node.loc}",
+            )
+        outer = self.parent.local(value, owner, loc)
+        if outer.node.op.name == "const" and outer.node.attrs["value"].array.size <= 64:
+            return self.node(outer.node.op, (), outer.node.attrs, loc=outer.node.loc).output
+        if outer not in self.captured:
+            self.captured[outer] = self.param(outer.type, _name_of(outer))
+        return self.captured[outer]
+
+    def outer_size(self, symbol: Dim) -> Value:
+        if self.parent is None:
+            return super().outer_size(symbol)
+        return self.local(self.parent.size(symbol), self.parent)
+
+    def check_defined(self, storage: Storage) -> None:
+        """Make the program raise if a variable is read that no path has set."""
+        assert storage.defined is not None
+        flag, owner, name = storage.defined
+        key = (storage, storage.version)
+        if key in self._checked:
+            return
+        self._checked.add(key)
+        message = f"cannot access local variable '{name}' where it is not associated with a value"
+        pred = self.local(flag, owner)
+        self.node("assert", (pred,), {"message": message, "error": "UnboundLocalError"})
+
+    def suspend(self) -> dict[Storage, Value]:
+        """Put replaced contents back and return the new ones."""
+        found = {}
+        for storage, (value, owner) in list(self.replaced.items()):
+            found[storage] = storage.value
+            storage.put(value, owner)
+        return found
+
+
+def _name_of(value: Value) -> str:
+    return str(value.node.attrs.get("name", "")) if value.node.op.name == "param" else ""
+
+
+class Trace:
+    """One run of a user's function on traced arguments."""
+
+    def __init__(self, name: str) -> None:
+        self.root = Scope(name)
+        self.scopes = [self.root]
+        self.captures: dict[tuple[int, Any], Capture] = {}
+        self.by_array: dict[int, Any] = {}
+        self.guards: dict[tuple[int, Any], tuple[Any, Any, Any]] = {}
+        self.hints: dict[Any, Any] = {}
+        self.concrete: dict[Value, Any] = {}
+        self.keep: list[Any] = []
+        self.trying = 0
+        self.outside: dict[int, Any] = {}
+
+    @contextmanager
+    def resumed(self, scope: Scope, contents: dict[Storage, Value]) -> Iterator[Scope]:
+        """Go on in a suspended scope, with its contents of storages from outside."""
+        for storage, value in contents.items():
+            storage.put(value, scope)
+        self.scopes.append(scope)
+        try:
+            yield scope
+        finally:
+            self.scopes.pop()
+            scope.suspend()
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[Scope]:
+        """Trace into a new scope inside the current one."""
+        scope = Scope(name, self.scopes[-1])
+        self.scopes.append(scope)
+        depth = len(self.scopes)
+        try:
+            yield scope
+        finally:
+            del self.scopes[depth - 1 :]
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[Trace]:
+    """Make `trace` the current one."""
+    _stack.traces.append(trace)
+    try:
+        yield trace
+    finally:
+        _stack.traces.pop()
+        trace.root.closed = True
+
+
+def current_trace() -> Trace | None:
+    """Return the trace under way, or None."""
+    return _stack.traces[-1] if _stack.traces else None
+
+
+def current_scope() -> Scope:
+    """Return the innermost scope, its location set to the user's line."""
+    if not _stack.traces:
+        raise LeakError(
+            "a traced value is used after its function was traced",
+            location=here(),
+            remedy="return the value from the function instead of storing it in a global, a list or an attribute",
+        )
+    scope = _stack.traces[-1].scopes[-1]
+    scope.loc = here()
+    return scope
+
+
+def tensor_type(value: Value) -> TensorType:
+    return value.tensor
+
+
+def is_tensor(type: ValueType) -> bool:
+    return isinstance(type, TensorType)

@@ -1,0 +1,144 @@
+"""Calls: bind arguments, take their trees apart, and describe them by a key under which a compiled graph is kept."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import StaticArgumentError, UnsupportedError
+from dsl.frontend.traced import supported_dtype
+from dsl.frontend.trees import Structure, flatten, leaves_with_paths
+from dsl.ir.types import dtype_name
+
+__all__ = ["Arguments", "Leaf", "Signature"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The description of one argument leaf: what a compiled graph depends on."""
+
+    kind: str  # "array", "scalar", "python" or "static"
+    dtype: Any = None
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] | None = None
+    value: Any = None
+
+    def __str__(self) -> str:
+        if self.kind == "static":
+            return f"the value {self.value!r}"
+        if self.kind == "python":
+            return f"a Python {np.dtype(self.dtype).type(0).item().__class__.__name__}"
+        text = f"{dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"
+        return text if self.strides is None else f"{text} with strides {self.strides}"
+
+
+@dataclass
+class Arguments:
+    """One call's arguments, taken apart."""
+
+    bound: dict[str, Any]
+    structure: Structure
+    leaves: list[Any]
+    paths: list[str]
+    key: tuple[Any, ...]
+
+    @property
+    def described(self) -> tuple[Leaf, ...]:
+        found: tuple[Leaf, ...] = self.key[1]
+        return found
+
+
+class Signature:
+    """How a function's arguments are bound, and which of them are static."""
+
+    def __init__(self, fn: Callable[..., Any], static: tuple[str, ...]) -> None:
+        self.signature = inspect.signature(fn)
+        unknown = [name for name in static if name not in self.signature.parameters]
+        if unknown:
+            raise StaticArgumentError(
+                f"static_argnames names {', '.join(unknown)}, but `{fn.__name__}` takes {', '.join(self.signature.parameters)}",
+                remedy="name parameters of the function",
+            )
+        self.static = set(static)
+
+    def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, static_ints: bool = False) -> Arguments:
+        """Bind a call and describe its leaves."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        dynamic = {name: value for name, value in values.items() if name not in self.static}
+        leaves, structure = flatten(dynamic)
+        described = tuple(map(self._describe(static_ints), leaves))
+        fixed = tuple((name, self._static(name, values[name])) for name in values if name in self.static)
+        paths = [_pretty(path) for path, _ in leaves_with_paths(dynamic)]
+        return Arguments(values, structure, leaves, paths, (structure, described, fixed, _aliases(leaves)))
+
+    @staticmethod
+    def _describe(static_ints: bool) -> Callable[[Any], Leaf]:
+        return lambda leaf: describe(leaf, static_ints)
+
+    @staticmethod
+    def _static(name: str, value: Any) -> Any:
+        try:
+            hash(value)
+        except TypeError:
+            raise StaticArgumentError(
+                f"the static argument `{name}` is a {type(value).__name__}, which cannot be hashed",
+                remedy="pass a tuple instead of a list, or an object with `__hash__` and `__eq__`; arrays cannot be static",
+            ) from None
+        return (type(value), value)
+
+
+def _pretty(path: str) -> str:
+    """Turn `['x'][0]` into `x[0]`."""
+    name, _, rest = path.removeprefix("['").partition("']")
+    return name + rest
+
+
+def describe(leaf: Any, static_ints: bool = False) -> Leaf:
+    """Describe one leaf."""
+    if isinstance(leaf, np.ndarray):
+        if type(leaf) is not np.ndarray and not isinstance(leaf, np.memmap):
+            raise UnsupportedError(f"an argument is a {type(leaf).__name__}", remedy="pass a plain array: `np.asarray(x)`")
+        dtype = supported_dtype(leaf.dtype)
+        return Leaf("array", dtype, leaf.shape, None if leaf.flags.c_contiguous else leaf.strides)
+    if isinstance(leaf, np.generic):
+        return Leaf("scalar", supported_dtype(leaf.dtype)) if leaf.dtype.kind in "biufcV" else Leaf("static", value=leaf)
+    if isinstance(leaf, bool) or (static_ints and isinstance(leaf, int)):
+        return Leaf("static", value=leaf)
+    if isinstance(leaf, int):
+        return Leaf("python", np.dtype(np.int64)) if -(2**63) <= leaf < 2**63 else Leaf("static", value=leaf)
+    if isinstance(leaf, (float, complex)):
+        return Leaf("python", np.dtype(type(leaf)))
+    return Leaf("static", value=_Same(leaf))
+
+
+class _Same:
+    """An object as a key: by equality where it hashes, else by identity."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same):
+            return False
+        if self.item is other.item:
+            return True
+        return isinstance(self.item, (str, bytes, type, np.dtype)) and bool(self.item == other.item)
+
+    def __hash__(self) -> int:
+        return hash(self.item) if isinstance(self.item, (str, bytes, type, np.dtype)) else id(self.item)
+
+    def __repr__(self) -> str:
+        return repr(self.item)
+
+
+def _aliases(leaves: list[Any]) -> tuple[int, ...]:
+    """For each array leaf, the position of the first leaf that is the same object; empty when all differ."""
+    first: dict[int, int] = {}
+    places = tuple(first.setdefault(id(leaf), k) if isinstance(leaf, np.ndarray) else k for k, leaf in enumerate(leaves))
+    return () if all(k == place for k, place in enumerate(places)) else places

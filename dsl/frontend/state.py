@@ -1,0 +1,153 @@
+"""The state of a branch or loop: what must be the same object again before it is traced a second time, and what it changed.
+
+State lives in cells: the local variables that the block names, attributes that it assigns, and inside both the leaves of
+lists, dicts and other trees. Contents of traced arrays are not here: scopes keep track of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import UndefinedError
+from dsl.frontend.scopes import Scope, here
+from dsl.frontend.traced import Traced
+from dsl.frontend.trees import Structure, flatten, unflatten
+
+__all__ = ["Snapshot", "State", "Undefined", "is_numeric", "refill", "set_attribute"]
+
+
+class Undefined:
+    """Stands for a variable that has no value on some path; any use of it raises."""
+
+    __slots__ = ("defined", "name", "reason", "remedy")
+
+    def __init__(self, name: str, reason: str = "", remedy: str = "", defined: Any = None) -> None:
+        self.name, self.reason, self.remedy, self.defined = name, reason, remedy, defined
+
+    def fail(self) -> Any:
+        raise UndefinedError(
+            f"the variable `{self.name}` {self.reason or 'has no value here'}", location=here(),
+            remedy=self.remedy or f"give `{self.name}` a value before the branch or loop",
+        )  # fmt: skip
+
+    def _use(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fail()
+
+    __getattr__ = __getitem__ = __setitem__ = __call__ = __iter__ = __len__ = __bool__ = __float__ = __int__ = __index__ = _use
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _use
+    __neg__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __array__ = __matmul__ = __rmatmul__ = _use  # type: ignore[assignment]
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __iadd__ = _use
+    __hash__ = object.__hash__
+
+
+def is_numeric(leaf: Any) -> bool:
+    """Tell whether a leaf can be carried through the graph."""
+    return isinstance(leaf, (Traced, np.ndarray, np.generic, bool, int, float, complex))
+
+
+@dataclass
+class Snapshot:
+    """The objects in the cells at one moment, with the contents of the containers among them."""
+
+    objects: list[Any]
+    structures: list[Structure]
+    leaves: list[list[Any]]
+
+    def forget(self) -> None:
+        """Let go of the objects, so that what nothing else refers to disappears."""
+        self.objects.clear()
+        self.leaves.clear()
+
+
+class State:
+    """The cells of one block: variables, of which the first `assigned` are assigned in it, and attributes that it assigns."""
+
+    def __init__(
+        self, get: Callable[[], list[Any]], put: Callable[[list[Any]], None], names: tuple[str, ...], assigned: int
+    ) -> None:
+        self._get, self._put, self._names, self.assigned = get, put, names, assigned
+        self.attributes: list[tuple[Any, str]] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._names, *(name for _, name in self.attributes)]
+
+    def put(self, objects: list[Any]) -> None:
+        """Set every cell."""
+        count = len(self._names)
+        self._put(objects[:count])
+        for (obj, name), value in zip(self.attributes, objects[count:], strict=True):
+            set_attribute(obj, name, value)
+
+    def is_assigned(self, cell: int) -> bool:
+        return cell < self.assigned or cell >= len(self._names)
+
+    def adopt_attributes(self, *scopes: Scope) -> bool:
+        """Make cells of attributes that the scopes assigned, with their old values put back; tell whether there were any."""
+        found = False
+        for scope in scopes:
+            for obj, name, old in scope.attributes.values():
+                if not any(obj is o and name == n for o, n in self.attributes):
+                    set_attribute(obj, name, old)
+                    self.attributes.append((obj, name))
+                    found = True
+        return found
+
+    def snapshot(self) -> Snapshot:
+        """Record the cells."""
+        objects = [*self._get(), *(getattr(obj, name, Undefined(name)) for obj, name in self.attributes)]
+        pairs = [flatten(item) for item in objects]
+        return Snapshot(objects, [s for _, s in pairs], [leaves for leaves, _ in pairs])
+
+    def restore(self, before: Snapshot) -> None:
+        """Put every object and the contents of every container back."""
+        for item, structure, leaves in zip(before.objects, before.structures, before.leaves, strict=True):
+            refill(item, structure, leaves)
+        self.put(list(before.objects))
+
+
+def set_attribute(obj: Any, name: str, value: Any) -> None:
+    """Set or, for an undefined value, delete an attribute, whatever the class thinks of it."""
+    if not isinstance(value, Undefined):
+        object.__setattr__(obj, name, value)
+    elif hasattr(obj, name):
+        object.__delattr__(obj, name)
+
+
+def refill(item: Any, structure: Structure, leaves: list[Any]) -> None:
+    """Make a mutable container hold the given leaves again, in place."""
+    if structure.type is None or not structure.children and not isinstance(item, (list, dict)):
+        return
+    rebuilt = unflatten(structure, leaves)
+    _overwrite(item, rebuilt)
+
+
+def _overwrite(item: Any, rebuilt: Any) -> None:
+    if isinstance(item, list):
+        if len(item) == len(rebuilt):
+            for k, (old, new) in enumerate(zip(item, rebuilt, strict=True)):
+                item[k] = _keep(old, new)
+        else:
+            item[:] = rebuilt
+    elif isinstance(item, dict):
+        kept = {k: _keep(item[k], v) if k in item else v for k, v in rebuilt.items()}
+        item.clear()
+        item.update(kept)
+    elif isinstance(item, tuple):
+        for old, new in zip(item, rebuilt, strict=True):
+            _keep(old, new)
+    elif hasattr(item, "__dataclass_fields__"):
+        for name in item.__dataclass_fields__:
+            object.__setattr__(item, name, _keep(getattr(item, name), getattr(rebuilt, name)))
+
+
+def _keep(old: Any, new: Any) -> Any:
+    """Keep the identity of a nested container, with new contents."""
+    if type(old) is type(new) and (isinstance(old, (list, dict)) or hasattr(old, "__dataclass_fields__")):
+        _overwrite(old, new)
+        return old
+    return new

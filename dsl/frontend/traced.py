@@ -1,0 +1,689 @@
+"""Traced arrays: what a user's function sees in place of NumPy arrays, NumPy scalars and Python numbers.
+
+A `Traced` is a handle: a `Storage` with the current contents and the views through which it is seen. Two names of one
+array share a storage, so writes through one show through the other as in NumPy. Its `kind` says what NumPy object it
+stands for: an array, a NumPy scalar (immutable), or a Python number (immutable, with NEP 50's weak dtype).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import DslError, IndexTypeError, NonConcreteError, ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here
+from dsl.frontend.views import Bitcast, Part, Reshaped, Transposed, View
+from dsl.ir.dims import Dim, DimLike
+from dsl.ir.graph import Value
+from dsl.ir.interpret import apply_node
+from dsl.ir.types import BOOL, BY_NAME, DTYPES, I64, Shape, TensorType, size_of
+
+__all__ = [
+    "Kind", "Traced", "as_dim", "as_shape", "cast", "concrete", "constant", "emit", "fresh", "is_number", "lift", "owned",
+    "python_type", "read", "shape_of", "supported_dtype", "wrap", "write",
+]  # fmt: skip
+
+
+class Kind(enum.Enum):
+    """What a traced value stands for."""
+
+    ARRAY = "array"
+    SCALAR = "NumPy scalar"
+    PYTHON = "Python number"
+
+
+_PYTHON = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+_UFUNCS: dict[str, Callable[..., Any]] = {}
+
+
+class Traced:
+    """A traced array or number. Has ndarray's operators, methods and attributes."""
+
+    __slots__ = ("__weakref__", "kind", "storage", "views")
+    __array_priority__ = 1000.0
+
+    def __init__(self, storage: Storage, views: tuple[View, ...] = (), kind: Kind = Kind.ARRAY) -> None:
+        self.storage, self.views, self.kind = storage, views, kind
+
+    # -- what it is --------------------------------------------------------------------------------------------
+
+    @property
+    def type(self) -> TensorType:
+        return self.storage.value.tensor if not self.views else read(self).tensor
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape; a dim known only at run time is a traced Python int."""
+        return tuple(dim if isinstance(dim, int) else size_number(dim) for dim in self.type.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> Any:
+        total = size_of(self.type.shape)
+        return total if isinstance(total, int) else size_number(total)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> Any:
+        return self.size * self.itemsize
+
+    @property
+    def T(self) -> Traced:  # noqa: N802
+        return transpose_view(self, tuple(reversed(range(self.ndim))))
+
+    @property
+    def mT(self) -> Traced:  # noqa: N802
+        if self.ndim < 2:
+            raise ShapeError("matrix transpose with ndim < 2 is undefined", location=here())
+        return transpose_view(self, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
+
+    @property
+    def real(self) -> Traced:
+        return self._part("real")
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        self._part("real")[...] = value
+
+    @property
+    def imag(self) -> Traced:
+        if self.dtype.kind != "c":
+            return _FUNCTIONS["zeros_like"](self)  # type: ignore[no-any-return]
+        return self._part("imag")
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        self._part("imag")[...] = value
+
+    def _part(self, name: str) -> Traced:
+        if self.dtype.kind != "c":
+            return self
+        return self._view(Part(name))
+
+    def _view(self, view: View) -> Traced:
+        if self.kind is not Kind.ARRAY:
+            return fresh(view.get(current_scope(), read(self)), self.kind)
+        return Traced(self.storage, (*self.views, view))
+
+    @property
+    def flat(self) -> Traced:
+        return self.reshape(-1)
+
+    @property
+    def base(self) -> Traced | None:
+        return Traced(self.storage) if self.views else None
+
+    @property
+    def flags(self) -> Any:
+        layout = layout_of(self)
+        return (np.empty(0) if layout is None else layout).flags
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        layout = layout_of(self)
+        if layout is None:
+            raise UnsupportedError("the strides of an array whose size is known only at run time", location=here())
+        return layout.strides
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        return _UFUNCS["namespace"]()
+
+    def __repr__(self) -> str:
+        return f"<traced {self.kind.value} {self.storage.value.type if not self.views else 'view of ' + str(self.storage.value.type)}>"
+
+    # -- where Python needs a real number ------------------------------------------------------------------------
+
+    def _refuse(self, what: str, remedy: str) -> Any:
+        raise NonConcreteError(
+            f"{what} needs a number now, but this value ({self.type}) is known only when the compiled function runs",
+            location=here(),
+            remedy=remedy,
+        )
+
+    def __bool__(self) -> bool:
+        known = concrete(self)
+        if known is not None:
+            return bool(known)
+        return bool(
+            self._refuse(
+                "a Python condition in code that was not converted",
+                "use `np.where`, or move the condition into a function whose source dsl can convert",
+            )
+        )
+
+    def __index__(self) -> int:
+        known = concrete(self)
+        if known is not None and self.dtype.kind in "iu" and self.ndim == 0:
+            return int(known)
+        return int(
+            self._refuse(
+                "indexing a Python sequence, or a Python integer argument",
+                "put the items into one array (`np.stack`) and index that, or make the argument static "
+                "(`static_argnames`), or loop with `dsl.unroll(range(n))`",
+            )
+        )
+
+    def __int__(self) -> int:
+        known = concrete(self)
+        return int(known) if known is not None else int(self._refuse("int()", "use `x.astype(int)` or keep the array"))
+
+    def __float__(self) -> float:
+        known = concrete(self)
+        if known is not None:
+            return float(known)
+        return float(self._refuse("float(), or a function of `math`", "use the NumPy function, such as `np.sqrt`"))
+
+    def __complex__(self) -> complex:
+        known = concrete(self)
+        return complex(known) if known is not None else complex(self._refuse("complex()", "use `x.astype(complex)`"))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(
+            self._refuse(
+                "converting to a real NumPy array",
+                "use `np.stack` or `np.array([...])` inside the decorated function, or a function that dsl supports",
+            )
+        )
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeRuleError("len() of unsized object", location=here())
+        size = self.type.shape[0]
+        if isinstance(size, int):
+            return size
+        return int(self._refuse("len() in code that was not converted", "use `x.shape[0]`"))
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.ndim == 0:
+            raise TypeRuleError("iteration over a 0-d array", location=here())
+        return iter([self[k] for k in range(len(self))])
+
+    def __contains__(self, item: Any) -> Any:
+        return bool(_FUNCTIONS["any"](self == item))
+
+    def __format__(self, spec: str) -> str:
+        known = concrete(self)
+        return format(known, spec) if known is not None else repr(self)
+
+    # -- NumPy's protocols ---------------------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return _UFUNCS["dispatch"](ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _UFUNCS["function"](func, args, kwargs)
+
+    # -- reading and writing elements ----------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        return _UFUNCS["getitem"](self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _UFUNCS["setitem"](self, key, value)
+
+    def item(self, *index: Any) -> Any:
+        chosen = self[index[0] if len(index) == 1 and isinstance(index[0], tuple) else index] if index else self.reshape(())
+        if index and self.ndim > 1 and len(index) == 1 and not isinstance(index[0], tuple):
+            chosen = self.reshape(-1)[index[0]]
+        return fresh(read(chosen), Kind.PYTHON)
+
+    def fill(self, value: Any) -> None:
+        self[...] = value
+
+    def itemset(self, *args: Any) -> None:
+        self[args[:-1]] = args[-1]
+
+    def copy(self, order: str = "C") -> Traced:
+        return fresh(read(self), Kind.ARRAY if self.kind is Kind.ARRAY else self.kind)
+
+    def __copy__(self) -> Traced:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> Traced:
+        return self.copy()
+
+    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True) -> Traced:
+        target = supported_dtype(dtype)
+        if not np.can_cast(self.dtype, target, casting=casting):  # type: ignore[arg-type]
+            raise TypeRuleError(
+                f"Cannot cast array data from {self.dtype!r} to {target!r} according to the rule {casting!r}",
+                location=here(),
+            )
+        if not copy and target == self.dtype:
+            return self
+        kind = Kind.ARRAY if self.kind is Kind.ARRAY else Kind.SCALAR
+        return fresh(cast(read(self), target), kind)
+
+    def view(self, dtype: Any = None, type: Any = None) -> Traced:
+        if dtype is None:
+            return Traced(self.storage, self.views, self.kind)
+        target = supported_dtype(dtype)
+        if target == self.dtype:
+            return Traced(self.storage, self.views, self.kind)
+        if target.itemsize != self.dtype.itemsize:
+            raise UnsupportedError(
+                f"view from {self.dtype} to {target}: the item sizes differ",
+                location=here(),
+                remedy="view as a dtype of the same size, or compute the parts with shifts",
+            )
+        return self._view(Bitcast(target))
+
+    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Traced:
+        return reshape(self, shape[0] if len(shape) == 1 else shape, order)
+
+    def ravel(self, order: str = "C") -> Traced:
+        return reshape(self, -1, order)
+
+    def flatten(self, order: str = "C") -> Traced:
+        return reshape(self, -1, order).copy()
+
+    def transpose(self, *axes: Any) -> Traced:
+        if not axes or axes == (None,):
+            return self.T
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        return transpose_view(self, tuple(int(a) % max(self.ndim, 1) for a in order))
+
+    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
+        self[...] = _FUNCTIONS["sort"](self, axis=axis)
+
+    def partition(self, kth: Any, axis: int = -1, kind: Any = None, order: Any = None) -> None:
+        self[...] = _FUNCTIONS["sort"](self, axis=axis)
+
+    def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
+        _FUNCTIONS["put"](self, indices, values, mode)
+
+    def tolist(self) -> Any:
+        if self.ndim == 0:
+            return fresh(read(self), Kind.PYTHON)
+        return [row.tolist() for row in self]
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Traced:
+        return self
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def call(self: Traced, *args: Any, **kwargs: Any) -> Any:
+        return _FUNCTIONS[name](self, *args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+for _name in (
+    "all any argmax argmin argpartition argsort choose clip compress cumprod cumsum diagonal dot max mean min nonzero "
+    "prod ptp repeat round searchsorted squeeze std sum swapaxes take trace var conj conjugate"
+).split():
+    setattr(Traced, _name, _method(_name))
+
+
+def _operator(ufunc: np.ufunc, reflected: bool) -> Callable[[Traced, Any], Any]:
+    def apply(self: Traced, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        return _UFUNCS["operator"](ufunc, (other, self) if reflected else (self, other))
+
+    return apply
+
+
+def _inplace(ufunc: np.ufunc) -> Callable[[Traced, Any], Any]:
+    def apply(self: Traced, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        if self.kind is Kind.ARRAY:
+            return _UFUNCS["inplace"](ufunc, self, other)
+        return _UFUNCS["operator"](ufunc, (self, other))
+
+    return apply
+
+
+def _is_operand(other: Any) -> bool:
+    return isinstance(other, (Traced, int, float, complex, np.ndarray, np.generic, list, tuple))
+
+
+_BINARY = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide, "floordiv": np.floor_divide, "mod": np.remainder,
+    "pow": np.power, "lshift": np.left_shift, "rshift": np.right_shift, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "matmul": np.matmul, "divmod": np.divmod,
+}  # fmt: skip
+_COMPARE = {
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+}  # fmt: skip
+_UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
+
+for _name, _ufunc in _BINARY.items():
+    setattr(Traced, f"__{_name}__", _operator(_ufunc, False))
+    setattr(Traced, f"__r{_name}__", _operator(_ufunc, True))
+    if _name != "divmod":
+        setattr(Traced, f"__i{_name}__", _inplace(_ufunc))
+for _name, _ufunc in _COMPARE.items():
+    setattr(Traced, f"__{_name}__", _operator(_ufunc, False))
+for _name, _ufunc in _UNARY.items():
+    setattr(Traced, f"__{_name}__", lambda self, ufunc=_ufunc: _UFUNCS["operator"](ufunc, (self,)))
+
+
+def _round(self: Traced, digits: int | None = None) -> Any:
+    rounded = _FUNCTIONS["round"](self, digits or 0)
+    return fresh(cast(read(rounded), I64), Kind.PYTHON) if digits is None and self.kind is not Kind.ARRAY else rounded
+
+
+Traced.__round__ = _round  # type: ignore[attr-defined]
+
+
+# -- values and handles ------------------------------------------------------------------------------------------
+
+
+def read(traced: Traced) -> Value:
+    """Return what the handle sees now, as a value of the current scope."""
+    value = traced.storage.get()
+    if traced.views:
+        scope = current_scope()
+        for view in traced.views:
+            value = view.get(scope, value)
+    return value
+
+
+def write(traced: Traced, value: Value) -> None:
+    """Replace what the handle sees; `value` has its dtype and shape."""
+    base = traced.storage.get()
+    traced.storage.set(_put(current_scope(), base, traced.views, value))
+
+
+def _put(scope: Scope, base: Value, views: tuple[View, ...], value: Value) -> Value:
+    if not views:
+        return value
+    inner = _put(scope, views[0].get(scope, base), views[1:], value)
+    return views[0].put(scope, base, inner)
+
+
+def fresh(value: Value, kind: Kind = Kind.ARRAY) -> Traced:
+    """Return a new handle with memory of its own."""
+    return Traced(Storage(value, current_scope()), (), kind)
+
+
+def wrap(value: Value) -> Traced:
+    """Return the result of a NumPy function: a NumPy scalar for rank 0, else an array."""
+    return fresh(value, Kind.ARRAY if value.shape else Kind.SCALAR)
+
+
+def owned(traced: Traced) -> tuple[Value, Scope]:
+    """Return what the handle sees with the scope that it belongs to."""
+    return read(traced), current_scope()
+
+
+def emit(op: str, *operands: Traced, **attrs: Any) -> Traced:
+    """Apply a primitive to handles of the right dtypes and return the result as NumPy would."""
+    values = [read(operand) for operand in operands]
+    return wrap(current_scope().emit(op, *values, **attrs))
+
+
+def emit_many(op: str, *operands: Traced, **attrs: Any) -> tuple[Traced, ...]:
+    """Apply a primitive with several outputs."""
+    values = [read(operand) for operand in operands]
+    return tuple(wrap(value) for value in current_scope().node(op, values, attrs).outputs)
+
+
+def constant(array: Any, dtype: Any = None, kind: Kind = Kind.ARRAY) -> Traced:
+    """Return a traced constant."""
+    data = np.asarray(array, dtype=dtype)
+    supported_dtype(data.dtype)
+    return fresh(current_scope().constant(data), kind)
+
+
+def is_number(x: Any) -> bool:
+    """Tell whether `x` is something that becomes a traced value: an array or number, traced or not."""
+    return isinstance(x, (Traced, np.ndarray, np.generic, bool, int, float, complex))
+
+
+def lift(x: Any, dtype: np.dtype | None = None) -> Traced:
+    """Return `x` as a handle: arrays are captured, numbers become constants, nested lists are stacked."""
+    if isinstance(x, Traced):
+        return x
+    if isinstance(x, np.ndarray):
+        trace = current_trace()
+        if trace is not None and id(x) in trace.by_array:
+            found: Traced = trace.by_array[id(x)]
+            return found
+        return constant(x)
+    if isinstance(x, np.generic):
+        return constant(x, kind=Kind.SCALAR)
+    if isinstance(x, (bool, int, float, complex)):
+        return constant(x, dtype or default_dtype(x), Kind.PYTHON)
+    if isinstance(x, (list, tuple)):
+        return _FUNCTIONS["array"](x)  # type: ignore[no-any-return]
+    if isinstance(x, range):
+        return constant(np.array(x))
+    raise UnsupportedError(
+        f"a {type(x).__name__} cannot be used as an array in traced code",
+        location=here(),
+        remedy="pass NumPy arrays, numbers, or nested lists of them",
+    )
+
+
+def default_dtype(x: Any) -> np.dtype:
+    """Return the dtype that a Python number has when nothing else decides."""
+    if isinstance(x, bool):
+        return BOOL
+    if isinstance(x, int):
+        if not -(2**63) <= x < 2**63:
+            raise OverflowError(f"the Python integer {x} does not fit into int64, which traced Python integers use")
+        return I64
+    return BY_NAME["f64" if isinstance(x, float) else "c128"]
+
+
+def python_type(traced: Traced) -> type:
+    """Return the Python type that a traced Python number stands for."""
+    return _PYTHON[traced.dtype.kind]
+
+
+def cast(value: Value, dtype: np.dtype) -> Value:
+    """Return `value` with another dtype."""
+    if value.dtype == dtype:
+        return value
+    scope = current_scope()
+    if value.dtype.kind == "c" and dtype.kind != "c" and dtype != BOOL:
+        value = scope.emit("real", value)
+        return cast(value, dtype)
+    if value.node.op.name == "const" and value.node.attrs["value"].array.size <= 64:
+        with np.errstate(all="ignore"):
+            return scope.constant(value.node.attrs["value"].array.astype(dtype))
+    return scope.emit("cast", value, dtype=dtype)
+
+
+def supported_dtype(dtype: Any) -> np.dtype:
+    """Return `dtype` as one of the dtypes that dsl has."""
+    found = np.dtype(dtype)
+    native = found.newbyteorder("=") if found.byteorder in "<>" else found
+    if native not in DTYPES:
+        if native.kind in "iu" and np.dtype(f"{native.kind}{native.itemsize}") in DTYPES:
+            return np.dtype(f"{native.kind}{native.itemsize}")
+        raise UnsupportedError(
+            f"arrays of dtype {found} cannot be traced",
+            location=here(),
+            remedy=f"use one of {', '.join(map(str, DTYPES))}",
+        )
+    return native
+
+
+def size_number(dim: DimLike) -> Traced:
+    """Return a size that is known only at run time as a traced Python int."""
+    return fresh(current_scope().size(dim), Kind.PYTHON)
+
+
+def as_dim(x: Any) -> DimLike:
+    """Return a number, traced or not, as a dim of a shape."""
+    if isinstance(x, Traced):
+        known = concrete(x)
+        if known is not None and x.dtype.kind in "iu":
+            return int(known)
+        if x.dtype.kind not in "iu" or x.ndim:
+            raise TypeRuleError(f"a {x.dtype} value cannot be interpreted as an integer size", location=here())
+        return current_scope().as_dim(cast(read(x), I64))
+    if isinstance(x, Dim):
+        return x
+    if isinstance(x, (bool, float, complex, np.floating)):
+        raise TypeRuleError(f"'{type(x).__name__}' object cannot be interpreted as an integer", location=here())
+    return int(x)
+
+
+def as_shape(shape: Any) -> Shape:
+    """Return a shape argument (a number or a sequence of numbers, traced or not) as a shape."""
+    if isinstance(shape, Traced) and shape.ndim == 1:
+        shape = list(shape)
+    items = tuple(shape) if isinstance(shape, (tuple, list, np.ndarray)) else (shape,)
+    dims = tuple(map(as_dim, items))
+    if any(isinstance(dim, int) and dim < 0 for dim in dims):
+        raise ShapeError("negative dimensions are not allowed", location=here())
+    return dims
+
+
+def shape_of(x: Any) -> Shape:
+    """Return the shape of an operand, with symbolic dims as dims."""
+    return x.type.shape if isinstance(x, Traced) else tuple(np.shape(x))
+
+
+def concrete(traced: Traced) -> Any:
+    """Return the NumPy value of a handle that depends on constants alone and is small, else None."""
+    trace = current_trace()
+    if trace is None or traced.storage.defined is not None:
+        return None
+    value = read(traced)
+    if not value.tensor.is_static() or size_of(value.shape) > 4096:  # type: ignore[operator]
+        return None
+    return _evaluate(value, trace.concrete, [200])
+
+
+def _evaluate(value: Value, known: dict[Value, Any], budget: list[int]) -> Any:
+    """Evaluate by depth-first search over at most `budget` nodes; None if a param or an effect is in the way."""
+    if value in known:
+        return known[value]
+    node = value.node
+    budget[0] -= 1
+    if node.op.name == "param" or node.regions or budget[0] < 0 or not value.tensor.is_static() or not node.op.traits:
+        return None
+    if size_of(value.shape) > 100_000:  # type: ignore[operator]
+        return None
+    inputs = [_evaluate(v, known, budget) for v in node.inputs]
+    if any(x is None for x in inputs):
+        if budget[0] >= 0:
+            known[value] = None
+        return None
+    try:
+        known.update(zip(node.outputs, apply_node(node, inputs), strict=True))
+    except (DslError, ValueError, IndexError, ZeroDivisionError):
+        return None
+    return known.get(value)
+
+
+# -- shape views ---------------------------------------------------------------------------------------------------
+
+
+def layout_of(traced: Traced) -> np.ndarray | None:
+    """Return a NumPy array of the handle's shape and strides whose elements must not be touched, or None if unknown."""
+    type = traced.storage.value.tensor
+    if not type.is_static():
+        return None
+    blank: Any = np.empty(1, type.dtype)
+    strides = traced.storage.strides
+    if strides is None:
+        sizes = [int(d) for d in type.shape]  # type: ignore[arg-type]
+        strides = tuple(int(np.prod(sizes[k + 1 :], dtype=np.int64)) * type.dtype.itemsize for k in range(len(sizes)))
+    layout: Any = np.lib.stride_tricks.as_strided(blank, type.shape, strides)
+    for view in traced.views:
+        layout = view.of(layout)
+        if layout is None:
+            return None
+    return layout
+
+
+def reshape(traced: Traced, shape: Any, order: str = "C") -> Traced:
+    """NumPy's reshape: a view where NumPy makes one, else a copy."""
+    if order == "F":
+        reverse = transpose_view(traced, tuple(reversed(range(traced.ndim))))
+        dims = complete_shape(traced.type.shape, shape)
+        flipped = reshape(reverse, tuple(reversed(dims)))
+        return transpose_view(flipped, tuple(reversed(range(len(dims)))))
+    dims = complete_shape(traced.type.shape, shape)
+    if dims == traced.type.shape:
+        return Traced(traced.storage, traced.views, traced.kind)
+    view = Reshaped(dims)
+    if traced.kind is Kind.ARRAY and _reshapes_in_place(traced, view):
+        return Traced(traced.storage, (*traced.views, view))
+    return fresh(view.get(current_scope(), read(traced)))
+
+
+def _reshapes_in_place(traced: Traced, view: Reshaped) -> bool:
+    layout = layout_of(traced)
+    if layout is None:
+        return all(isinstance(v, Reshaped) for v in traced.views)
+    if layout.size == 0:
+        return True
+    return view.of(layout) is not None
+
+
+def complete_shape(old: Shape, shape: Any) -> Shape:
+    """Return a new shape for `old` with a -1 filled in, or raise NumPy's error."""
+    items = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    dims = [as_dim(item) for item in items]
+    total = size_of(old)
+    unknown = [k for k, dim in enumerate(dims) if dim == -1]
+    if len(unknown) > 1:
+        raise ShapeError("can only specify one unknown dimension", location=here())
+    if unknown:
+        rest = size_of(tuple(dim for dim in dims if dim != -1))
+        if rest == 0 or (isinstance(total, int) and isinstance(rest, int) and total % rest):
+            raise _cannot_reshape(total, dims)
+        dims[unknown[0]] = total // rest
+    elif isinstance(total, int) and isinstance(size_of(tuple(dims)), int) and size_of(tuple(dims)) != total:
+        raise _cannot_reshape(total, dims)
+    return tuple(dims)
+
+
+def _cannot_reshape(total: DimLike, dims: list[DimLike]) -> ShapeError:
+    text = ",".join(map(str, dims)) + ("," if len(dims) == 1 else "")
+    return ShapeError(f"cannot reshape array of size {total} into shape ({text})", location=here())
+
+
+def transpose_view(traced: Traced, axes: tuple[int, ...]) -> Traced:
+    """Return the handle with permuted axes."""
+    if sorted(axes) != list(range(traced.ndim)):
+        raise ShapeError("axes don't match array", location=here())
+    if axes == tuple(range(traced.ndim)):
+        return Traced(traced.storage, traced.views, traced.kind)
+    return traced._view(Transposed(axes))
+
+
+def normalise_axis(axis: Any, rank: int) -> int:
+    """Return an axis as a non-negative int, or raise NumPy's AxisError."""
+    position = int(axis)
+    if not -rank <= position < rank:
+        error = np.exceptions.AxisError(position, rank)
+        location = here()
+        if location is not None:
+            error.add_note(location.excerpt())
+        raise error
+    return position % rank if rank else 0
+
+
+__all__ += ["complete_shape", "emit_many", "layout_of", "normalise_axis", "reshape", "size_number", "transpose_view"]
+_ = IndexTypeError

@@ -1,0 +1,298 @@
+"""Run a user's function on traced arguments and record what it does: a graph, and how results and effects reach the caller."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import AliasError, DslError, InternalError
+from dsl.frontend.control import BranchRaise
+from dsl.frontend.runtime import call
+from dsl.frontend.scopes import Capture, Storage, Trace, current_scope, tracing
+from dsl.frontend.signature import Arguments, Leaf
+from dsl.frontend.state import Undefined, is_numeric, refill, set_attribute
+from dsl.frontend.traced import Kind, Traced, lift, read
+from dsl.frontend.trees import Structure, flatten, unflatten
+from dsl.frontend.views import View
+from dsl.ir.graph import Graph, Value
+from dsl.ir.types import TensorType
+
+__all__ = ["Traced", "TracedFunction", "trace_call"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a leaf of the results comes from: an output or an input of the graph, seen through views, or a static object."""
+
+    kind: str  # "output", "input" or "static"
+    index: int = -1
+    views: tuple[View, ...] = ()
+    as_kind: Kind = Kind.ARRAY
+    value: Any = None
+
+
+@dataclass
+class TracedFunction:
+    """A function traced for one description of its arguments."""
+
+    graph: Graph
+    inputs: list[int]  # argument leaf of each param that is not captured
+    captures: list[Capture]
+    guards: list[tuple[Any, Any, Any]]
+    result: tuple[Structure, list[Source]]
+    written: list[tuple[int, int]]  # (input, output): copied back into the caller's array after a successful run
+    containers: list[tuple[int, Structure, list[Source]]]  # argument containers to refill
+    attributes: list[tuple[Any, str, Structure, list[Source]]]
+    keep: list[Any] = field(default_factory=list)
+
+    def guard_failure(self) -> str | None:
+        """Say what outside the function has changed since it was traced, or None."""
+        for holder, key, expected in self.guards:
+            found = look_up(holder, key)
+            if found is not expected and not _same(found, expected):
+                return f"`{key}` changed from {expected!r} to {found!r}"
+        for item in self.captures:
+            found = look_up(item.holder, item.key)
+            type = item.storage.scope.params[item.storage.origin or 0].tensor
+            if not isinstance(found, np.ndarray) or found.dtype != type.dtype or found.shape != type.shape:
+                return f"the captured array `{item.key}` is now {_kind_of(found)}"
+        return None
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self, execute: Callable[[list[Any]], list[Any]], arguments: Arguments) -> Any:
+        """Run the graph on a call's arguments and deliver its results and side effects."""
+        arrays = [arguments.leaves[k] for k in self.inputs] + [look_up(c.holder, c.key) for c in self.captures]
+        self._check_written(arrays)
+        outputs = execute(arrays)
+        for source, target in self.written:
+            arrays[source][...] = outputs[target]
+        deliver = _Delivery(arrays, outputs)
+        for k, structure, sources in self.containers:
+            refill(arguments.bound[list(arguments.bound)[k]], structure, [deliver(s) for s in sources])
+        for obj, name, structure, sources in self.attributes:
+            setattr(obj, name, unflatten(structure, [deliver(s) for s in sources]))
+        structure, sources = self.result
+        return unflatten(structure, [deliver(s) for s in sources])
+
+    def _check_written(self, arrays: list[Any]) -> None:
+        for source, _ in self.written:
+            target = arrays[source]
+            if not target.flags.writeable:
+                raise ValueError("assignment destination is read-only")
+            for k, other in enumerate(arrays):
+                if k != source and isinstance(other, np.ndarray) and other is not target and np.may_share_memory(target, other):
+                    if np.shares_memory(target, other):
+                        raise AliasError(
+                            "two arguments overlap in memory and one of them is written",
+                            remedy="pass a copy of one of them, or write the result into an array of its own",
+                        )
+
+
+class _Delivery:
+    """Turns sources into the objects that the caller gets; one output gives one array, however often it is asked for."""
+
+    def __init__(self, inputs: list[Any], outputs: list[Any]) -> None:
+        self.inputs, self.outputs = inputs, outputs
+
+    def __call__(self, source: Source) -> Any:
+        if source.kind == "static":
+            return source.value
+        array = (self.inputs if source.kind == "input" else self.outputs)[source.index]
+        for view in source.views:
+            array = view.of(array)
+        if source.as_kind is Kind.PYTHON:
+            return array.item()
+        return array[()] if source.as_kind is Kind.SCALAR else array
+
+
+def look_up(holder: Any, key: Any) -> Any:
+    """Read a captured object again."""
+    if isinstance(holder, types.CellType):
+        try:
+            return holder.cell_contents
+        except ValueError:
+            return None
+    if isinstance(holder, (dict, list, tuple)):
+        try:
+            return holder[key]
+        except (KeyError, IndexError):
+            return None
+    return getattr(holder, key, None)
+
+
+def _same(found: Any, expected: Any) -> bool:
+    if type(found) is not type(expected) or not isinstance(found, (int, float, complex, str, bytes, tuple, np.generic)):
+        return False
+    try:
+        return bool(found == expected) or bool(found != found and expected != expected)
+    except ValueError:
+        return False
+
+
+def _kind_of(found: Any) -> str:
+    return f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"
+
+
+def trace_call(fn: Callable[..., Any], arguments: Arguments, name: str, symbolic: Any = None) -> TracedFunction:
+    """Trace `fn` on arguments of the described kinds."""
+    trace = Trace(name)
+    with tracing(trace):
+        handles, inputs = _make_inputs(trace, arguments, symbolic)
+        tree = unflatten(arguments.structure, handles)
+        bound = {**arguments.bound, **tree}
+        before = {key: flatten(value) for key, value in tree.items()}
+        args, kwargs = _spread(fn, bound)
+        try:
+            result = call(fn, *args, **kwargs)
+        except BranchRaise as signal:
+            raise signal.error from None
+        return _finish(trace, arguments, inputs, result, tree, before)
+
+
+def _make_inputs(trace: Trace, arguments: Arguments, symbolic: Any) -> tuple[list[Any], list[int]]:
+    handles: list[Any] = []
+    inputs: list[int] = []
+    aliases = arguments.key[3]
+    for k, (leaf, described, path) in enumerate(zip(arguments.leaves, arguments.described, arguments.paths, strict=True)):
+        if described.kind == "static":
+            trace.outside[id(leaf)] = leaf
+            handles.append(leaf)
+        elif aliases and aliases[k] != k:
+            handles.append(handles[aliases[k]])
+        else:
+            handles.append(_make_input(trace, leaf, described, path, symbolic(k) if symbolic else None))
+            inputs.append(k)
+    for name, value in arguments.bound.items():
+        if value is not None and not is_numeric(value):
+            trace.outside.setdefault(id(value), value)
+            _ = name
+    return handles, inputs
+
+
+def _make_input(trace: Trace, leaf: Any, described: Leaf, path: str, shape: Any) -> Traced:
+    type = TensorType(described.dtype, described.shape if shape is None else shape)
+    value = trace.root.param(type, path)
+    storage = Storage(value, trace.root, origin=len(trace.root.params) - 1)
+    storage.strides = described.strides
+    kind = {"array": Kind.ARRAY, "scalar": Kind.SCALAR, "python": Kind.PYTHON}[described.kind]
+    traced = Traced(storage, (), kind)
+    if isinstance(leaf, np.ndarray):
+        trace.by_array[id(leaf)] = traced
+        trace.keep.append(leaf)
+    return traced
+
+
+def _spread(fn: Callable[..., Any], bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Turn bound arguments into positional and keyword ones again."""
+    import inspect
+
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for name, parameter in inspect.signature(fn).parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args.extend(bound[name])
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            kwargs.update(bound[name])
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            kwargs[name] = bound[name]
+        else:
+            args.append(bound[name])
+    return args, kwargs
+
+
+class _Outputs:
+    """Collects the outputs of a graph while results are described."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.values: list[Value] = []
+        self.places: dict[Any, int] = {}
+
+    def add(self, value: Value, owner: Any = None) -> int:
+        key = (owner, value) if owner is not None else value
+        if key not in self.places:
+            self.places[key] = len(self.values)
+            self.values.append(value)
+        return self.places[key]
+
+    def source(self, leaf: Any) -> Source:
+        """Describe one leaf of a result."""
+        if isinstance(leaf, Undefined):
+            leaf.fail()
+        if not isinstance(leaf, Traced):
+            array = leaf if isinstance(leaf, np.ndarray) else None
+            if array is not None and id(array) in self.trace.by_array:
+                return self.source(self.trace.by_array[id(array)])
+            if array is not None:
+                return self.source(lift(array))
+            return Source("static", value=leaf)
+        current_scope().local(leaf.storage.value, leaf.storage.scope, leaf.storage.loc)
+        if leaf.kind is not Kind.ARRAY:
+            return Source("output", self.add(read(leaf)), as_kind=leaf.kind)
+        if not _static_views(leaf):
+            return Source("output", self.add(read(leaf), object()))
+        if leaf.storage.origin is not None:
+            return Source("input", leaf.storage.origin, leaf.views)
+        return Source("output", self.add(leaf.storage.get(), id(leaf.storage)), leaf.views)
+
+
+def _static_views(traced: Traced) -> bool:
+    from dsl.frontend.traced import layout_of
+
+    return not traced.views or layout_of(traced) is not None
+
+
+def _finish(
+    trace: Trace, arguments: Arguments, inputs: list[int], result: Any, tree: dict[str, Any], before: dict[str, Any]
+) -> TracedFunction:
+    outputs = _Outputs(trace)
+    leaves, structure = flatten(result)
+    sources = [outputs.source(leaf) for leaf in leaves]
+    containers = _changed_containers(arguments, tree, before, outputs)
+    attributes = _changed_attributes(trace, outputs)
+    written = []
+    for index, storage in _input_storages(trace):
+        if storage.value is not trace.root.params[index]:
+            written.append((index, outputs.add(storage.get(), ("written", index))))
+    graph = trace.root.finish(outputs.values)
+    if len(trace.scopes) != 1:
+        raise InternalError("a region was left open while tracing", location=None)
+    captures = sorted(trace.captures.values(), key=lambda c: c.storage.origin or 0)
+    guards = [g for g in trace.guards.values()]
+    return TracedFunction(graph, inputs, captures, guards, (structure, sources), written, containers, attributes, trace.keep)
+
+
+def _input_storages(trace: Trace) -> list[tuple[int, Storage]]:
+    found = {t.storage.origin: t.storage for t in trace.by_array.values() if t.storage.origin is not None}
+    return sorted(found.items())
+
+
+def _changed_containers(arguments: Arguments, tree: dict[str, Any], before: dict[str, Any], outputs: _Outputs) -> list[Any]:
+    changed = []
+    for name, value in tree.items():
+        leaves, structure = flatten(value)
+        old_leaves, old_structure = before[name]
+        if structure.type is None or structure.type is type(None):
+            continue
+        if structure != old_structure or any(a is not b for a, b in zip(leaves, old_leaves, strict=True)):
+            sources = [outputs.source(leaf) for leaf in leaves]
+            changed.append((list(arguments.bound).index(name), structure, sources))
+    return changed
+
+
+def _changed_attributes(trace: Trace, outputs: _Outputs) -> list[Any]:
+    changed = []
+    for obj, name, old in trace.root.attributes.values():
+        if id(obj) in trace.outside:
+            leaves, structure = flatten(getattr(obj, name))
+            changed.append((obj, name, structure, [outputs.source(leaf) for leaf in leaves]))
+            set_attribute(obj, name, old)
+    return changed
+
+
+_ = DslError

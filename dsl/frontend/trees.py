@@ -1,0 +1,109 @@
+"""Trees of arguments and results: tuples, lists, dicts, named tuples, dataclasses and None around leaves.
+
+`flatten(tree)` returns the leaves and a structure; `unflatten(structure, leaves)` puts them together again. Dict entries
+keep their order; None has no leaves. Any other object is a leaf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Structure", "flatten", "leaves_with_paths", "map_leaves", "unflatten"]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The shape of a tree: the type of each container, its keys, and its children; `None` type for a leaf."""
+
+    type: Any
+    keys: tuple[Any, ...] = ()
+    children: tuple[Structure, ...] = ()
+
+    def __str__(self) -> str:
+        if self.type is None:
+            return "*"
+        inner = ", ".join(f"{k}={c}" for k, c in zip(self.keys, self.children, strict=True))
+        return f"{self.type.__name__}({inner})"
+
+
+LEAF = Structure(None)
+
+
+def _parts(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """Return keys and children of a container, or None for a leaf."""
+    kind = type(tree)
+    if tree is None:
+        return (), ()
+    if kind in (tuple, list) or (isinstance(tree, tuple) and hasattr(tree, "_fields")):
+        return tuple(range(len(tree))), tuple(tree)
+    if isinstance(tree, dict) and kind.__name__ in ("dict", "OrderedDict", "defaultdict"):
+        return tuple(tree), tuple(tree.values())
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        names = tuple(f.name for f in dataclasses.fields(tree))
+        return names, tuple(getattr(tree, n) for n in names)
+    return None
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """Return the leaves of a tree, left to right, and its structure."""
+    leaves: list[Any] = []
+    return leaves, _flatten(tree, leaves)
+
+
+def _flatten(tree: Any, leaves: list[Any]) -> Structure:
+    parts = _parts(tree)
+    if parts is None:
+        leaves.append(tree)
+        return LEAF
+    keys, children = parts
+    return Structure(type(tree), keys, tuple(_flatten(child, leaves) for child in children))
+
+
+def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
+    """Build a tree of a structure from its leaves."""
+    return _unflatten(structure, iter(leaves))
+
+
+def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
+    kind = structure.type
+    if kind is None:
+        return next(leaves)
+    children = [_unflatten(child, leaves) for child in structure.children]
+    if kind is type(None):
+        return None
+    if kind in (tuple, list):
+        return kind(children)
+    if issubclass(kind, tuple):
+        return kind(*children)
+    pairs = dict(zip(structure.keys, children, strict=True))
+    if issubclass(kind, dict):
+        return kind(pairs) if kind.__name__ != "defaultdict" else pairs
+    return _dataclass(kind, pairs)
+
+
+def _dataclass(kind: Any, values: dict[str, Any]) -> Any:
+    """Make an instance without running `__init__`, so that no check or default of it sees traced values."""
+    made = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply `fn` to every leaf."""
+    leaves, structure = flatten(tree)
+    return unflatten(structure, map(fn, leaves))
+
+
+def leaves_with_paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each leaf with a path such as `x['w'][0]` for messages."""
+    parts = _parts(tree)
+    if parts is None:
+        yield path, tree
+        return
+    for key, child in zip(*parts, strict=True):
+        step = f".{key}" if dataclasses.is_dataclass(tree) else f"[{key!r}]"
+        yield from leaves_with_paths(child, path + step)

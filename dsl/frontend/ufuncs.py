@@ -1,0 +1,329 @@
+"""NumPy's ufuncs on traced values: dtype resolution by NumPy itself, casts, broadcasting, `out=` and `where=`, methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.traced import (
+    _FUNCTIONS,
+    _UFUNCS,
+    Kind,
+    Traced,
+    cast,
+    fresh,
+    lift,
+    normalise_axis,
+    python_type,
+    read,
+    shape_of,
+    wrap,
+    write,
+)
+from dsl.ir.dims import Dim, lower_bound
+from dsl.ir.graph import Value
+from dsl.ir.ops.elementwise import UFUNC_OPS
+from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
+
+__all__ = ["apply", "broadcast_values", "operator"]
+
+_COMPARISONS = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
+_REDUCTIONS = {
+    np.add: "sum", np.multiply: "prod", np.maximum: "max", np.minimum: "min", np.logical_and: "all", np.logical_or: "any",
+    np.bitwise_and: "reduce_and", np.bitwise_or: "reduce_or", np.bitwise_xor: "reduce_xor",
+}  # fmt: skip
+_ACCUMULATIONS = {np.add: "cumsum", np.multiply: "cumprod", np.maximum: "cummax", np.minimum: "cummin"}
+_SCATTER_MODES = {np.add: "add", np.multiply: "multiply", np.maximum: "max", np.minimum: "min"}
+
+
+def operand_type(x: Any) -> Any:
+    """Return what NumPy's dtype resolution should see: a dtype, or a Python type for weak numbers."""
+    if isinstance(x, Traced):
+        return (BOOL if x.dtype == BOOL else python_type(x)) if x.kind is Kind.PYTHON else x.dtype
+    if isinstance(x, bool):
+        return BOOL
+    if isinstance(x, (int, float, complex)) and not isinstance(x, np.generic):
+        return type(x)
+    return np.asarray(x).dtype
+
+
+def _is_weak(x: Any) -> bool:
+    return x.kind is Kind.PYTHON if isinstance(x, Traced) else isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic)
+
+
+def _strong(type_: Any) -> np.dtype:
+    return type_ if isinstance(type_, np.dtype) else {int: I64, float: np.dtype(float), complex: np.dtype(complex)}[type_]
+
+
+def resolve(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any = None) -> tuple[np.dtype, ...]:
+    """Return the dtypes of the loop that NumPy would run."""
+    types = tuple(map(operand_type, inputs))
+    if all(_is_weak(x) for x in inputs):
+        types = tuple(map(_strong, types))
+    if ufunc in (np.left_shift, np.right_shift) and set(types) == {BOOL}:
+        types = (np.dtype(np.int8),) * 2
+    wanted = None if dtype is None else np.dtype(dtype)
+    signature = (None,) * ufunc.nin + (wanted,) * ufunc.nout
+    try:
+        return ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), signature=signature)
+    except TypeError as error:
+        names = ", ".join(str(t) if isinstance(t, np.dtype) else t.__name__ for t in types)
+        raise TypeRuleError(f"ufunc '{ufunc.__name__}' not supported for the input types ({names}): {error}", location=here()) from None
+
+
+def apply(ufunc: np.ufunc, *inputs: Any, out: Any = None, where: Any = True, dtype: Any = None, casting: str = "same_kind", **kwargs: Any) -> Any:
+    """Call a ufunc on operands of which at least one is traced, as NumPy would."""
+    if ufunc.signature is not None:
+        target = out[0] if isinstance(out, tuple) else out
+        return _FUNCTIONS[ufunc.__name__](*inputs, out=target, casting=casting, dtype=dtype, **kwargs)
+    for name in ("subok", "order"):
+        kwargs.pop(name, None)
+    if kwargs:
+        raise UnsupportedError(f"{ufunc.__name__} with {', '.join(kwargs)}=", location=here())
+    if ufunc not in UFUNC_OPS:
+        raise UnsupportedError(
+            f"the ufunc {ufunc.__name__} is not supported", location=here(), remedy=_nearest(ufunc.__name__)
+        )
+    inputs = tuple(np.asarray(x) if isinstance(x, (list, tuple)) and not _has_traced(x) else x for x in inputs)
+    inputs = tuple(lift(x) if isinstance(x, (list, tuple)) else x for x in inputs)
+    loop = resolve(ufunc, inputs, dtype)
+    decided = _out_of_range(ufunc, inputs, loop)
+    if decided is not None:
+        return decided
+    values = broadcast_values([operand(x, t) for x, t in zip(inputs, loop, strict=False)])
+    outputs = current_scope().node(UFUNC_OPS[ufunc], values, {}).outputs
+    results = tuple(_as_array(v, inputs) for v in outputs)
+    stored = tuple(_store(r, o, where, casting) for r, o in zip(results, _outs(out, len(results)), strict=True))
+    return stored[0] if len(stored) == 1 else stored
+
+
+def _as_array(value: Value, inputs: tuple[Any, ...]) -> Traced:
+    return wrap(value)
+
+
+def _has_traced(items: Any) -> bool:
+    return any(_has_traced(x) if isinstance(x, (list, tuple)) else isinstance(x, Traced) for x in items)
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, [u.__name__ for u in UFUNC_OPS], 1)
+    return f"the nearest supported function is np.{close[0]}" if close else "write it with supported functions"
+
+
+def operand(x: Any, dtype: np.dtype) -> Value:
+    """Return an operand as a value of `dtype`."""
+    if isinstance(x, Traced):
+        return cast(read(x), dtype)
+    if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic):
+        with np.errstate(all="ignore"):
+            return current_scope().constant(np.asarray(x, dtype=dtype) if not isinstance(x, complex) or dtype.kind == "c" else dtype.type(x))
+    return cast(read(lift(x)), dtype)
+
+
+def _out_of_range(ufunc: np.ufunc, inputs: tuple[Any, ...], loop: tuple[np.dtype, ...]) -> Any:
+    """Decide comparisons with Python ints that the other operand's dtype cannot hold."""
+    if ufunc not in _COMPARISONS or len(inputs) != 2:
+        return None
+    for k, x in enumerate(inputs):
+        if type(x) is int and loop[k].kind in "iu" and not np.iinfo(loop[k]).min <= x <= np.iinfo(loop[k]).max:
+            other = inputs[1 - k]
+            probe = np.zeros((), loop[k])
+            answer = bool(ufunc(x, probe) if k == 0 else ufunc(probe, x))
+            return wrap(_FUNCTIONS["_splat"](answer, shape_of(other), BOOL))
+    return None
+
+
+def broadcast_values(values: list[Value]) -> list[Value]:
+    """Make sizes that are known only at run time agree, so that the type rules can broadcast the rest."""
+    if all(v.tensor.is_static() for v in values):
+        return values
+    shapes = [v.shape for v in values]
+    target = _common_shape(shapes)
+    scope = current_scope()
+    return [v if _joins(v.shape, target) else scope.emit("broadcast_to", v, shape=target) for v in values]
+
+
+def _joins(shape: Shape, target: Shape) -> bool:
+    tail = target[len(target) - len(shape) :]
+    return all(d == t or d == 1 for d, t in zip(shape, tail, strict=True))
+
+
+def _common_shape(shapes: list[Shape]) -> Shape:
+    result = shapes[0]
+    for shape in shapes[1:]:
+        try:
+            result = broadcast_shapes(result, shape)
+        except ShapeError as error:
+            if not any(isinstance(d, Dim) for d in (*result, *shape)):
+                error.location = here()
+                raise
+            result = _run_time_shape(result, shape)
+    return result
+
+
+def _run_time_shape(a: Shape, b: Shape) -> Shape:
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    return tuple(_run_time_dim(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _run_time_dim(a: Any, b: Any) -> Any:
+    if not (isinstance(a, Dim) and isinstance(b, Dim)) or a == b or max(lower_bound(a) or 0, lower_bound(b) or 0) >= 2:
+        return broadcast_shapes((a,), (b,))[0]
+    scope = current_scope()
+    return scope.as_dim(scope.emit("broadcast_dim", scope.size(a), scope.size(b)))
+
+
+def _outs(out: Any, count: int) -> tuple[Any, ...]:
+    if out is None:
+        return (None,) * count
+    return out if isinstance(out, tuple) else (out,)
+
+
+def _store(result: Traced, out: Any, where: Any, casting: str = "same_kind") -> Any:
+    if isinstance(out, tuple):
+        (out,) = out
+    if out is None:
+        return result if where is True else _FUNCTIONS["where"](where, result, _FUNCTIONS["zeros_like"](result))
+    target = lift(out)
+    if target.kind is not Kind.ARRAY:
+        raise TypeRuleError("return arrays must be of ArrayType", location=here())
+    if not np.can_cast(result.dtype, target.dtype, casting=casting):  # type: ignore[arg-type]
+        raise _cast_error("output", result.dtype, target.dtype, casting)
+    if where is not True:
+        result = _FUNCTIONS["where"](where, result.astype(target.dtype), target)
+    store(target, result)
+    return target
+
+
+def _cast_error(what: str, source: np.dtype, target: np.dtype, casting: str) -> TypeRuleError:
+    return TypeRuleError(
+        f"Cannot cast ufunc {what} from {source!r} to {target!r} with casting rule {casting!r}",
+        location=here(),
+        remedy="give the target a dtype that can hold the result, or assign with `x[...] = `, which converts",
+    )
+
+
+def store(target: Traced, result: Traced) -> None:
+    """Write a ufunc's result into `out`, which it must fit without growing."""
+    value = cast(read(result), target.dtype)
+    shape = target.type.shape
+    if value.shape != shape:
+        try:
+            fits = broadcast_shapes(value.shape, shape)
+        except ShapeError as error:
+            error.location = here()
+            raise
+        if fits != shape and all(isinstance(d, int) for d in (*fits, *shape)):
+            raise ShapeError(
+                f"non-broadcastable output operand with shape {_text(shape)} doesn't match the broadcast shape {_text(fits)}",
+                location=here(),
+            )
+        value = current_scope().emit("broadcast_to", value, shape=shape)
+    write(target, value)
+
+
+def _text(shape: Shape) -> str:
+    return f"({','.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def operator(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
+    """Apply an operator; between Python numbers the result is a Python number."""
+    if all(_is_weak(x) for x in inputs) and ufunc is not np.matmul:
+        return _python_operator(ufunc, inputs)
+    if ufunc is np.power and len(inputs) == 2:
+        quick = _power(*inputs)
+        if quick is not None:
+            return quick
+    return apply(ufunc, *inputs)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """NumPy's shortcuts for `x ** 2` and the like with a Python number."""
+    if not isinstance(exponent, (int, float)) or isinstance(exponent, (bool, np.generic)) or not isinstance(base, Traced):
+        return None
+    if base.kind is not Kind.ARRAY or base.dtype.kind not in "fc":
+        return None
+    shortcuts = {2: np.square, 1: np.positive, -1: np.reciprocal, 0.5: np.sqrt}
+    return apply(shortcuts[exponent], base) if exponent in shortcuts else None
+
+
+def _python_operator(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
+    numbers = [lift(x) for x in inputs]
+    if ufunc not in (np.bitwise_and, np.bitwise_or, np.bitwise_xor):
+        numbers = [fresh(cast(read(x), I64), Kind.PYTHON) if x.dtype == BOOL else x for x in numbers]
+    result = apply(ufunc, *numbers)
+    results = result if isinstance(result, tuple) else (result,)
+    made = tuple(fresh(read(r), Kind.PYTHON) for r in results)
+    return made if isinstance(result, tuple) else made[0]
+
+
+def inplace(ufunc: np.ufunc, target: Traced, other: Any) -> Traced:
+    """`x op= y` on an array: NumPy's `op(x, y, out=x)`."""
+    if ufunc is np.matmul:
+        store(target, apply(ufunc, target, other))
+        return target
+    result = operator(ufunc, (target, other))
+    if not np.can_cast(result.dtype, target.dtype, casting="same_kind"):
+        raise TypeRuleError(
+            f"Cannot cast ufunc '{ufunc.__name__}' output from {result.dtype!r} to {target.dtype!r} with casting rule 'same_kind'",
+            location=here(),
+            remedy="write `x = x op y`, which makes a new array, or convert the right-hand side",
+        )
+    store(target, result)
+    return target
+
+
+# -- methods: reduce, accumulate, outer, at ------------------------------------------------------------------------
+
+
+def dispatch(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`__array_ufunc__`."""
+    if method == "__call__":
+        return apply(ufunc, *inputs, **kwargs)
+    handler = _METHODS.get(method)
+    if handler is None:
+        raise UnsupportedError(f"np.{ufunc.__name__}.{method} is not supported", location=here())
+    return handler(ufunc, *inputs, **kwargs)
+
+
+def _reduce(ufunc: np.ufunc, x: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False, **kwargs: Any) -> Any:
+    if ufunc not in _REDUCTIONS:
+        raise UnsupportedError(f"np.{ufunc.__name__}.reduce is not supported", location=here())
+    function = _FUNCTIONS[_REDUCTIONS[ufunc]]
+    options = {"dtype": dtype} if dtype is not None else {}
+    return function(x, axis=axis, out=out, keepdims=keepdims, **options, **kwargs)
+
+
+def _accumulate(ufunc: np.ufunc, x: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+    if ufunc not in _ACCUMULATIONS:
+        raise UnsupportedError(f"np.{ufunc.__name__}.accumulate is not supported", location=here())
+    traced = lift(x)
+    kind = traced.dtype if dtype is None else np.dtype(dtype)
+    value = cast(read(traced), kind)
+    axis = normalise_axis(axis, traced.ndim)
+    return _store(wrap(current_scope().emit(_ACCUMULATIONS[ufunc], value, axis=axis)), out, True)
+
+
+def _outer(ufunc: np.ufunc, x: Any, y: Any, **kwargs: Any) -> Any:
+    lhs, rhs = lift(x), lift(y)
+    column = lhs.reshape((*lhs.shape, *([1] * rhs.ndim)))
+    return apply(ufunc, column, rhs, **kwargs)
+
+
+def _at(ufunc: np.ufunc, target: Any, indices: Any, values: Any = None) -> None:
+    handle = lift(target)
+    if ufunc is np.subtract:
+        ufunc, values = np.add, -lift(values)
+    if ufunc not in _SCATTER_MODES:
+        raise UnsupportedError(f"np.{ufunc.__name__}.at is not supported", location=here(), remedy="use np.add.at or a loop")
+    _UFUNCS["scatter"](handle, indices, values, _SCATTER_MODES[ufunc])
+
+
+_METHODS = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at}
+_UFUNCS.update(dispatch=dispatch, operator=operator, inplace=inplace, broadcast_values=broadcast_values)

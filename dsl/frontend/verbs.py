@@ -1,0 +1,165 @@
+"""Control-flow verbs: `cond`, `while_loop`, `fori_loop`, `scan`, `map`, `fold`, `switch`.
+
+They take functions and trees of values, and work inside compiled functions and outside, where they run in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import ShapeError
+from dsl.frontend import control
+from dsl.frontend.loops import Span
+from dsl.frontend.runtime import call, conditional
+from dsl.frontend.scopes import current_trace, here
+from dsl.frontend.traced import _FUNCTIONS, Traced
+from dsl.frontend.trees import flatten, map_leaves, unflatten
+
+__all__ = ["cond", "fold", "fori_loop", "map", "scan", "switch", "while_loop"]
+
+Function = Callable[..., Any]
+
+
+def cond(pred: Any, true_fn: Function, false_fn: Function, *operands: Any) -> Any:
+    """Return `true_fn(*operands)` if `pred` is true, else `false_fn(*operands)`; only one of them runs.
+
+    >>> cond(True, lambda x: x + 1, lambda x: x, 1)
+    2
+    """
+    return conditional(pred, lambda: _apply(true_fn, *operands), lambda: _apply(false_fn, *operands))
+
+
+def _apply(fn: Function, *args: Any) -> Any:
+    return call(fn, *args) if current_trace() is not None else fn(*args)
+
+
+def switch(index: Any, branches: list[Function], *operands: Any) -> Any:
+    """Return `branches[index](*operands)`; an index out of range is clamped to it."""
+    first, *rest = branches
+    if not rest:
+        return _apply(first, *operands)
+    return conditional(index <= 0, lambda: _apply(first, *operands), lambda: switch(index - 1, rest, *operands))
+
+
+class _Box:
+    """The state of a verb's loop, as the one variable of its body."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def get(self) -> list[Any]:
+        return [self.value]
+
+    def put(self, values: list[Any]) -> None:
+        (self.value,) = values
+
+    def state(self) -> tuple[Any, Any, tuple[str, ...], int]:
+        return self.get, self.put, ("carry",), 1
+
+
+def while_loop(cond_fn: Function, body_fn: Function, init: Any) -> Any:
+    """Apply `body_fn` to the carry as long as `cond_fn` of it is true; return the last carry."""
+    box = _Box(init)
+    if current_trace() is None:
+        while cond_fn(box.value):
+            box.value = body_fn(box.value)
+        return box.value
+
+    def body() -> None:
+        box.value = call(body_fn, box.value)
+
+    control.while_(lambda: call(cond_fn, box.value), body, *box.state(), ())
+    return box.value
+
+
+def fori_loop(lower: Any, upper: Any, body_fn: Function, init: Any) -> Any:
+    """Return the carry after `carry = body_fn(i, carry)` for each `i` in `range(lower, upper)`.
+
+    >>> fori_loop(0, 4, lambda i, c: c + i, 0)
+    6
+    """
+    box = _Box(init)
+    if current_trace() is None:
+        for i in range(lower, upper):
+            box.value = body_fn(i, box.value)
+        return box.value
+
+    def body(i: Any) -> None:
+        box.value = call(body_fn, i, box.value)
+
+    control.for_(Span(lower, upper, 1), body, None, *box.state(), (), ())
+    return box.value
+
+
+def scan(f: Function, init: Any, xs: Any = None, length: Any = None, reverse: bool = False) -> tuple[Any, Any]:
+    """Loop over the leading axis: `carry, y = f(carry, x)`; return the last carry and the stacked `y`s."""
+    count = _length(xs, length)
+    first = _row(xs, 0)
+    sample = _sample(f, init, first) if count is not None else None
+    _ = sample
+    return _scan(f, init, xs, count, reverse)
+
+
+def _length(xs: Any, length: Any) -> Any:
+    leaves, _ = flatten(xs)
+    if not leaves:
+        if length is None:
+            raise ShapeError("scan needs `xs` or `length`", location=here(), remedy="pass length=n")
+        return length
+    sizes = {np.shape(leaf)[0] if not isinstance(leaf, Traced) else leaf.shape[0] for leaf in leaves}
+    if len({s for s in sizes if isinstance(s, int)}) > 1:
+        raise ShapeError(f"the leading axes of `xs` differ: {sorted(map(str, sizes))}", location=here(), remedy="give them one length")
+    return next(iter(sizes))
+
+
+def _row(xs: Any, k: Any) -> Any:
+    return map_leaves(lambda leaf: leaf[k], xs)
+
+
+def _sample(f: Function, init: Any, first: Any) -> Any:
+    return None
+
+
+def _scan(f: Function, init: Any, xs: Any, count: Any, reverse: bool) -> tuple[Any, Any]:
+    """Carry buffers of the results: written at trip `i`, of the size found by tracing the function once before the loop."""
+    if isinstance(count, int) and count == 0:
+        _, y = _apply(f, init, map_leaves(lambda leaf: _FUNCTIONS["zeros_like"](leaf[:0].sum(0)) if isinstance(leaf, Traced) else np.zeros_like(leaf[:0].sum(0)), xs))
+        return init, map_leaves(lambda leaf: _zeros((0, *_shape(leaf)), leaf), y)
+    start = count - 1 if reverse else 0
+    carry, y = _apply(f, init, _row(xs, start))
+    leaves, structure = flatten(y)
+    buffers = [_zeros((count, *_shape(leaf)), leaf) for leaf in leaves]
+    for buffer, leaf in zip(buffers, leaves, strict=True):
+        buffer[start] = leaf
+
+    def body(i: Any, state: Any) -> Any:
+        at = count - 1 - i if reverse else i
+        carry, y = _apply(f, state, _row(xs, at))
+        for buffer, leaf in zip(buffers, flatten(y)[0], strict=True):
+            buffer[at] = leaf
+        return carry
+
+    carry = fori_loop(1, count, body, carry) if not (isinstance(count, int) and count == 1) else carry
+    return carry, unflatten(structure, buffers)
+
+
+def _shape(leaf: Any) -> tuple[Any, ...]:
+    return leaf.shape if isinstance(leaf, Traced) else np.shape(leaf)
+
+
+def _zeros(shape: Any, leaf: Any) -> Any:
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+    return _FUNCTIONS["zeros"](shape, dtype) if current_trace() is not None else np.zeros(shape, dtype)
+
+
+def map(f: Function, xs: Any) -> Any:
+    """Apply `f` to each item along the leading axis and stack the results."""
+    return scan(lambda carry, x: (carry, _apply(f, x)), (), xs)[1]
+
+
+def fold(f: Function, xs: Any, init: Any) -> Any:
+    """Return the carry after `carry = f(carry, x)` for each item along the leading axis."""
+    return scan(lambda carry, x: (_apply(f, carry, x), ()), init, xs)[0]

@@ -1,0 +1,166 @@
+"""Views: how a traced array that shares another's memory reads and writes it.
+
+A view knows how to read its elements out of its base's contents (`get`), how to put new elements back (`put`), and what
+the same view of a NumPy array is (`of`), by which results that are views of arguments are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dsl.frontend.scopes import Scope
+from dsl.ir.dims import DimLike
+from dsl.ir.graph import Value
+from dsl.ir.types import Shape
+
+__all__ = ["Bitcast", "DynamicSliced", "Part", "Picked", "Reshaped", "Sliced", "Transposed", "View"]
+
+Owned = tuple[Value, Scope]
+
+
+class View(Protocol):
+    def get(self, b: Scope, base: Value) -> Value: ...
+    def put(self, b: Scope, base: Value, value: Value) -> Value: ...
+    def of(self, array: np.ndarray) -> np.ndarray | None: ...
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """A box: element k of an axis is the base's `start + step * k`."""
+
+    start: tuple[DimLike, ...]
+    size: Shape
+    step: tuple[int, ...]
+
+    def get(self, b: Scope, base: Value) -> Value:
+        return b.emit("slice", base, start=self.start, size=self.size, step=self.step)
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        if self.size == base.shape and set(self.step) <= {1}:
+            return value
+        return b.emit("update_slice", base, value, start=self.start, step=self.step)
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        if not all(isinstance(d, int) for d in (*self.start, *self.size)):
+            return None
+        return array[tuple(map(_as_slice, self.start, self.size, self.step))]  # type: ignore[arg-type]
+
+
+def _as_slice(start: int, size: int, step: int) -> slice:
+    stop = start + size * step
+    return slice(start, stop if stop >= 0 else None, step) if size else slice(0, 0, 1)
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    """The same elements in C order under another shape."""
+
+    shape: Shape
+
+    def get(self, b: Scope, base: Value) -> Value:
+        return b.emit("reshape", base, shape=self.shape)
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        return b.emit("reshape", value, shape=base.shape)
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        if not all(isinstance(d, int) for d in self.shape):
+            return None
+        try:
+            view = array.view()
+            view.shape = self.shape  # type: ignore[assignment]
+        except (AttributeError, ValueError):
+            return None
+        return view
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """The base with its axes permuted."""
+
+    axes: tuple[int, ...]
+
+    def get(self, b: Scope, base: Value) -> Value:
+        return b.emit("transpose", base, axes=self.axes)
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        inverse = tuple(sorted(range(len(self.axes)), key=self.axes.__getitem__))
+        return b.emit("transpose", value, axes=inverse)
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return array.transpose(self.axes)
+
+
+@dataclass(frozen=True)
+class DynamicSliced:
+    """A run of one axis that starts at a traced position."""
+
+    axis: int
+    start: Owned
+    size: DimLike
+    step: int
+
+    def get(self, b: Scope, base: Value) -> Value:
+        return b.emit("dynamic_slice", base, b.local(*self.start), axis=self.axis, size=self.size, step=self.step)
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        start = b.local(*self.start)
+        return b.emit("update_dynamic_slice", base, value, start, axis=self.axis, step=self.step)
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The base at traced integer positions of some axes."""
+
+    axes: tuple[int, ...]
+    indices: tuple[Owned, ...]
+
+    def get(self, b: Scope, base: Value) -> Value:
+        return b.emit("gather", base, *(b.local(*i) for i in self.indices), axes=self.axes)
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        indices = [b.local(*i) for i in self.indices]
+        return b.emit("scatter", base, value, *indices, axes=self.axes, mode="update")
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Part:
+    """The real or imaginary part of a complex array."""
+
+    name: str
+
+    def get(self, b: Scope, base: Value) -> Value:
+        return b.emit(self.name, base)
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        real = value if self.name == "real" else b.emit("real", base)
+        imag = value if self.name == "imag" else b.emit("imag", base)
+        return b.emit("complex", real, imag)
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return getattr(array, self.name)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Bitcast:
+    """The same bytes under another dtype of the same size."""
+
+    dtype: Any
+
+    def get(self, b: Scope, base: Value) -> Value:
+        return b.emit("bitcast", base, dtype=self.dtype)
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        return b.emit("bitcast", value, dtype=base.dtype)
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return array.view(self.dtype)

@@ -1,0 +1,299 @@
+"""Symbolic dimensions: integer expressions over named sizes that are known only when the program runs.
+
+A dim of a shape is an `int` or a `Dim`. A `Dim` is a sum of integer multiples of products of atoms; an atom is a
+`Symbol` or an opaque `floordiv`, `mod`, `max` or `min` of two dims. The sum is kept in normal form, so two dims that
+are equal as polynomials are equal objects, and an expression without symbols is always a plain `int`.
+
+>>> n = Symbol("n")
+>>> (n + 1) * 2 - n - n
+2
+>>> str((n - 2) // 2 + 1)
+'(n - 2)//2 + 1'
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Union
+
+__all__ = ["Atom", "Dim", "DimLike", "Symbol", "dim_max", "dim_min", "evaluate", "lower_bound", "substitute", "symbols_of"]
+
+DimLike = Union[int, "Dim"]
+_serial = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class Atom:
+    """An opaque factor: `kind` applied to two dims."""
+
+    kind: str
+    lhs: DimLike
+    rhs: DimLike
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Atom) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[str, DimLike, DimLike]:
+        return (self.kind, self.lhs, self.rhs)
+
+    def __str__(self) -> str:
+        if self.kind in ("max", "min"):
+            return f"{self.kind}({self.lhs}, {self.rhs})"
+        sign = "//" if self.kind == "floordiv" else "%"
+        return f"{_wrap(self.lhs)}{sign}{_wrap(self.rhs)}"
+
+
+def _wrap(dim: DimLike) -> str:
+    text = str(dim)
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+@dataclass(frozen=True, eq=False)
+class _Name:
+    """The identity of a symbol: equal only to itself."""
+
+    hint: str
+    minimum: int
+    serial: int = field(default_factory=lambda: next(_serial))
+
+    def __str__(self) -> str:
+        return self.hint
+
+
+Factor = Union[_Name, Atom]
+Terms = tuple[tuple[tuple[Factor, ...], int], ...]
+
+
+def _order(factor: Factor) -> tuple[int, int, str]:
+    return (0, factor.serial, "") if isinstance(factor, _Name) else (1, 0, str(factor))
+
+
+class Dim:
+    """A dim with at least one symbol. Immutable; compares by normal form."""
+
+    __slots__ = ("_hash", "terms")
+    terms: Terms
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Dim) and self.terms == other.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: DimLike) -> DimLike:
+        return _sum(_terms(self), _terms(other))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> DimLike:
+        return self * -1
+
+    def __sub__(self, other: DimLike) -> DimLike:
+        return self + other * -1
+
+    def __rsub__(self, other: DimLike) -> DimLike:
+        return self * -1 + other
+
+    def __mul__(self, other: DimLike) -> DimLike:
+        return _product(_terms(self), _terms(other))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: DimLike) -> DimLike:
+        return _divide(self, other)
+
+    def __rfloordiv__(self, other: DimLike) -> DimLike:
+        return _divide(other, self)
+
+    def __mod__(self, other: DimLike) -> DimLike:
+        return self - _divide(self, other) * other if _divides(self, other) else _atom("mod", self, other)
+
+    def __rmod__(self, other: DimLike) -> DimLike:
+        return _atom("mod", other, self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the size {self} is known only at run time")
+
+    def __str__(self) -> str:
+        parts = [_term_text(factors, scale) for factors, scale in self.terms]
+        return reduce(lambda text, part: f"{text} - {part[1:]}" if part[0] == "-" else f"{text} + {part}", parts)
+
+    __repr__ = __str__
+
+
+def _term_text(factors: tuple[Factor, ...], scale: int) -> str:
+    if not factors:
+        return str(scale)
+    product = "*".join(map(str, factors))
+    return product if scale == 1 else f"-{product}" if scale == -1 else f"{scale}*{product}"
+
+
+def Symbol(hint: str, minimum: int = 0) -> Dim:  # noqa: N802 - a constructor in all but name
+    """Return a fresh size, different from all others, known to be at least `minimum`."""
+    return Dim((((_Name(hint, minimum),), 1),))
+
+
+def _terms(dim: DimLike) -> Terms:
+    if isinstance(dim, Dim):
+        return dim.terms
+    return (((), int(dim)),) if dim else ()
+
+
+def _build(sums: Mapping[tuple[Factor, ...], int]) -> DimLike:
+    kept = {factors: scale for factors, scale in sums.items() if scale}
+    if not kept:
+        return 0
+    if len(kept) == 1 and () in kept:
+        return kept[()]
+    ordered = sorted(kept.items(), key=lambda item: (not item[0], -len(item[0]), [_order(f) for f in item[0]]))
+    return Dim(tuple(ordered))
+
+
+def _sum(*groups: Terms) -> DimLike:
+    sums: dict[tuple[Factor, ...], int] = {}
+    for factors, scale in itertools.chain(*groups):
+        sums[factors] = sums.get(factors, 0) + scale
+    return _build(sums)
+
+
+def _product(lhs: Terms, rhs: Terms) -> DimLike:
+    sums: dict[tuple[Factor, ...], int] = {}
+    for (a, m), (b, n) in itertools.product(lhs, rhs):
+        factors = tuple(sorted(a + b, key=_order))
+        sums[factors] = sums.get(factors, 0) + m * n
+    return _build(sums)
+
+
+def _atom(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike:
+    if isinstance(lhs, int) and isinstance(rhs, int):
+        return _FOLD[kind](lhs, rhs)
+    return Dim((((Atom(kind, lhs, rhs),), 1),))
+
+
+_FOLD: dict[str, Callable[[int, int], int]] = {
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": max,
+    "min": min,
+}
+
+
+def _divides(lhs: DimLike, rhs: DimLike) -> bool:
+    return isinstance(rhs, int) and rhs != 0 and all(scale % rhs == 0 for _, scale in _terms(lhs))
+
+
+def _divide(lhs: DimLike, rhs: DimLike) -> DimLike:
+    if isinstance(rhs, int) and _divides(lhs, rhs):
+        return _build({factors: scale // rhs for factors, scale in _terms(lhs)})
+    quotient = _cancel(lhs, rhs)
+    return _atom("floordiv", lhs, rhs) if quotient is None else quotient
+
+
+def _cancel(lhs: DimLike, rhs: DimLike) -> DimLike | None:
+    """Divide a sum of products by a single product that is a factor of each, or return None."""
+    if not isinstance(rhs, Dim) or len(rhs.terms) != 1:
+        return None
+    factors, scale = rhs.terms[0]
+    sums = {}
+    for own, own_scale in _terms(lhs):
+        left = list(own)
+        if own_scale % scale or any(f not in left or left.remove(f) for f in factors):  # type: ignore[func-returns-value]
+            return None
+        sums[tuple(left)] = own_scale // scale
+    return _build(sums)
+
+
+def lower_bound(dim: DimLike) -> int | None:
+    """Return a number that `dim` is never below, or None when none is known."""
+    if isinstance(dim, int):
+        return dim
+    total = 0
+    for factors, scale in dim.terms:
+        bounds = [_factor_bound(f) for f in factors]
+        if not factors:
+            total += scale
+        elif scale < 0 or any(b is None or b < 0 for b in bounds):
+            return None
+        else:
+            total += scale * reduce(lambda a, b: a * (b or 0), bounds, 1)
+    return total
+
+
+def _factor_bound(factor: Factor) -> int | None:
+    if isinstance(factor, _Name):
+        return factor.minimum
+    low, other = lower_bound(factor.lhs), lower_bound(factor.rhs)
+    if factor.kind == "max":
+        return max((b for b in (low, other) if b is not None), default=None)
+    if factor.kind == "min":
+        return None if low is None or other is None else min(low, other)
+    return 0 if (low or 0) >= 0 and low is not None and (other or 0) > 0 else None
+
+
+def _extremum(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike:
+    for small, large in ((lhs, rhs), (rhs, lhs)):
+        gap = lower_bound(large - small)
+        if gap is not None and gap >= 0:
+            return large if kind == "max" else small
+    return _atom(kind, lhs, rhs)
+
+
+def dim_max(lhs: DimLike, rhs: DimLike) -> DimLike:
+    """The larger of two dims, simplified where their order is known."""
+    return _extremum("max", lhs, rhs)
+
+
+def dim_min(lhs: DimLike, rhs: DimLike) -> DimLike:
+    """The smaller of two dims, simplified where their order is known."""
+    return _extremum("min", lhs, rhs)
+
+
+def symbols_of(*dims: DimLike) -> list[Dim]:
+    """Return the symbols in `dims`, each once, in order of first appearance."""
+    found: dict[Dim, None] = {}
+    for dim in dims:
+        for factors, _ in _terms(dim):
+            for factor in factors:
+                inner = [Dim((((factor,), 1),))] if isinstance(factor, _Name) else symbols_of(factor.lhs, factor.rhs)
+                found.update(dict.fromkeys(inner))
+    return list(found)
+
+
+def substitute(dim: DimLike, values: Mapping[Dim, DimLike]) -> DimLike:
+    """Replace symbols by ints or other dims; symbols without a value stay."""
+    if isinstance(dim, int):
+        return dim
+    parts: list[DimLike] = []
+    for factors, scale in dim.terms:
+        parts.append(reduce(lambda a, b: a * b, (_replace(f, values) for f in factors), scale))  # type: ignore[arg-type,return-value]
+    return reduce(lambda a, b: a + b, parts)
+
+
+def _replace(factor: Factor, values: Mapping[Dim, DimLike]) -> DimLike:
+    if isinstance(factor, _Name):
+        symbol = Dim((((factor,), 1),))
+        return values.get(symbol, symbol)
+    lhs, rhs = substitute(factor.lhs, values), substitute(factor.rhs, values)
+    if factor.kind == "floordiv":
+        return lhs // rhs
+    if factor.kind == "mod":
+        return lhs % rhs
+    return _extremum(factor.kind, lhs, rhs)
+
+
+def evaluate(dim: DimLike, values: Mapping[Dim, int]) -> int:
+    """Return `dim` as an int; every symbol in it must have a value."""
+    result = substitute(dim, values)
+    if not isinstance(result, int):
+        raise KeyError(f"no value for {', '.join(map(str, symbols_of(result)))}")
+    return result

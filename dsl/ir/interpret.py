@@ -1,0 +1,130 @@
+"""The reference interpreter: says what a structured graph means, one NumPy call per node.
+
+Rank-0 results are arrays of rank 0. Inputs are never written. Effects happen in order of the control edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import DslError, InternalError
+from dsl.ir.build import attr_symbols
+from dsl.ir.dims import Dim, DimLike, substitute
+from dsl.ir.graph import Attrs, Graph, Node, Value
+from dsl.ir.types import TensorType, bind_shape
+
+__all__ = ["apply_node", "interpret"]
+
+
+def interpret(graph: Graph, args: Sequence[Any]) -> list[Any]:
+    """Run a structured graph and return its results."""
+    if len(args) != len(graph.params):
+        raise InternalError(f"graph {graph.name} takes {len(graph.params)} arguments, got {len(args)}")
+    values: dict[Value, Any] = dict(zip(graph.params, map(np.asarray, args), strict=True))
+    last_use = _last_uses(graph)
+    for node in graph.nodes:
+        inputs = [values[value] for value in node.inputs]
+        for value in last_use.get(node, ()):
+            del values[value]
+        values.update(zip(node.outputs, apply_node(node, inputs), strict=True))
+    return [values[value] for value in graph.results]
+
+
+def _last_uses(graph: Graph) -> dict[Node, list[Value]]:
+    """Map each node to the values that nothing after it reads, so that their memory can go."""
+    kept, seen = set(graph.results), set()
+    last: dict[Node, list[Value]] = {}
+    for node in reversed(graph.nodes):
+        for value in node.inputs:
+            if value not in kept and value not in seen:
+                seen.add(value)
+                last.setdefault(node, []).append(value)
+    return last
+
+
+def apply_node(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    """Run one node on arrays and return its outputs."""
+    if node.regions:
+        return _STRUCTURED[node.op.name](node, inputs)
+    attrs, data = node.attrs, inputs
+    if node.dims or attr_symbols(attrs):
+        attrs = _resolve_attrs(node, inputs)
+        data = inputs[: len(inputs) - len(node.dims)]
+    try:
+        with np.errstate(all="ignore"):
+            found = node.op.numpy(*data, **attrs)
+    except DslError as error:
+        error.location = error.location or node.loc
+        raise
+    except (ValueError, IndexError, ZeroDivisionError, np.linalg.LinAlgError, AssertionError) as error:
+        if node.loc is not None:
+            error.add_note(node.loc.excerpt())
+        raise
+    outputs = found if isinstance(found, tuple) else (found,)
+    return [_typed(array, type) for array, type in zip(outputs, node.types, strict=True)]
+
+
+def _typed(array: Any, type: Any) -> Any:
+    if not isinstance(type, TensorType):
+        return array
+    result = np.asarray(array)
+    if result.dtype != type.dtype:
+        raise InternalError(f"a kernel returned {result.dtype} where the type says {type}")
+    return result
+
+
+def _resolve_attrs(node: Node, inputs: Sequence[Any]) -> Attrs:
+    sizes = node_sizes(node, inputs)
+    return {name: _resolve(attr, sizes) for name, attr in node.attrs.items()}
+
+
+def node_sizes(node: Node, inputs: Sequence[Any]) -> dict[Dim, int]:
+    """Return the size of every symbol that a node's inputs give."""
+    sizes: dict[Dim, int] = {}
+    for symbol, array in zip(node.dims, inputs[len(inputs) - len(node.dims) :], strict=True):
+        sizes[symbol] = int(array)
+    for value, array in zip(node.data_inputs, inputs, strict=False):
+        if isinstance(value.type, TensorType):
+            bind_shape(value.type.shape, array.shape, sizes)
+    return sizes
+
+
+def _resolve(attr: Any, sizes: dict[Dim, int]) -> Any:
+    if isinstance(attr, Dim):
+        found: DimLike = substitute(attr, sizes)
+        return found
+    if isinstance(attr, tuple):
+        return tuple(_resolve(item, sizes) for item in attr)
+    return attr
+
+
+# -- structured control flow -----------------------------------------------------------------------------------
+
+
+def _cond(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    then, otherwise = node.regions
+    return interpret(then if bool(inputs[0]) else otherwise, inputs[1:])
+
+
+def _while(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    test, body = node.regions
+    count = node.attrs["carried"]
+    carried, invariants = list(inputs[:count]), list(inputs[count:])
+    while bool(interpret(test, carried + invariants)[0]):
+        carried = interpret(body, carried + invariants)
+    return carried
+
+
+def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    (body,) = node.regions
+    count = node.attrs["carried"]
+    trips, carried, invariants = int(inputs[0]), list(inputs[1 : 1 + count]), list(inputs[1 + count :])
+    for trip in range(trips):
+        carried = interpret(body, [np.int64(trip), *carried, *invariants])
+    return carried
+
+
+_STRUCTURED = {"cond": _cond, "while": _while, "scan": _scan}

@@ -1,0 +1,38 @@
+"""Where in the user's program a node came from."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+
+__all__ = ["Location"]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the user's source: file, line from 1, and the columns of the expression when they are known."""
+
+    file: str
+    line: int
+    function: str = ""
+    column: int | None = None
+    end_column: int | None = None
+
+    def source(self) -> str:
+        """Return the source line, or an empty string when the file is not at hand."""
+        return linecache.getline(self.file, self.line).rstrip("\n")
+
+    def excerpt(self) -> str:
+        """Return the place and its source text, the expression underlined, as error messages show them."""
+        where = f'  File "{self.file}", line {self.line}' + (f", in {self.function}" if self.function else "")
+        text = self.source()
+        if not text.strip():
+            return where
+        indent = len(text) - len(text.lstrip())
+        lines = [where, f"    {text.strip()}"]
+        if self.column is not None and self.end_column is not None and self.column >= indent:
+            lines.append(" " * (4 + self.column - indent) + "^" * max(1, self.end_column - self.column))
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"

@@ -1,0 +1,103 @@
+"""The op registry: one record per op.
+
+`op(...)` makes a record and registers it. A record holds everything the rest of the system asks about an op: its type
+rule, its meaning in NumPy, its traits, and samples for the sweeps. Passes and executors ask traits, never names.
+
+A type rule is `rule(inputs: tuple[TensorType, ...], attrs) -> TensorType | tuple[...]` and raises `ShapeError` or
+`TypeRuleError` with a message about the operands; who called it adds the source line. The NumPy meaning is
+`numpy(*arrays, **attrs)` with every symbolic dim in `attrs` already an int; it returns an array or, for several
+outputs, a tuple. It never writes into its inputs.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+import numpy as np
+
+from dsl.errors import InternalError
+from dsl.ir.types import ValueType
+
+__all__ = ["OPS", "Op", "Sample", "Trait", "get_op", "op"]
+
+TypeRule = Callable[[tuple[Any, ...], Mapping[str, Any]], Union[ValueType, Sequence[ValueType]]]
+
+
+class Trait(enum.Enum):
+    """What passes may assume of an op."""
+
+    PURE = "same inputs, same outputs, no effect; equal nodes are one node"
+    ELEMENTWISE = "works element by element on inputs broadcast together"
+    COMMUTATIVE = "its first two inputs may be swapped"
+    VIEW = "moves or selects elements of its first input without arithmetic"
+    CHECKED = "may raise for some data; never run unless the program would run it"
+    DYNAMIC = "a dim of its result depends on data, so the type rule makes a fresh symbol"
+    EFFECT = "ordered with other effects on the same resource"
+    CONTROL = "structured control flow: owns regions"
+    FLAT = "part of the flat spelling of control flow: may see dead tokens"
+    RANDOM = "a pure function of an explicit key"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs on which the sweeps try an op: arrays and attributes; `tolerance` in ulps of the result's dtype."""
+
+    inputs: tuple[np.ndarray, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """The record of one op. `signature` names inputs and outputs: `"x, y -> z"`, `*xs` for any number."""
+
+    name: str
+    signature: str
+    doc: str
+    type: TypeRule
+    numpy: Callable[..., Any]
+    traits: frozenset[Trait]
+    samples: Callable[[np.random.Generator], Iterable[Sample]]
+    resource: str = ""
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def has(self, trait: Trait) -> bool:
+        return trait in self.traits
+
+
+OPS: dict[str, Op] = {}
+
+
+def no_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    """For ops that the sweeps cannot call alone, such as control flow; they have tests of their own."""
+    return ()
+
+
+def op(
+    name: str,
+    signature: str,
+    *,
+    doc: str,
+    type: TypeRule,
+    numpy: Callable[..., Any],
+    traits: Iterable[Trait] = (Trait.PURE,),
+    samples: Callable[[np.random.Generator], Iterable[Sample]] = no_samples,
+    resource: str = "",
+) -> Op:
+    """Register an op and return its record; a name is registered once."""
+    if name in OPS:
+        raise InternalError(f"op {name} is registered twice")
+    OPS[name] = Op(name, signature, doc, type, numpy, frozenset(traits), samples, resource)
+    return OPS[name]
+
+
+def get_op(name: str) -> Op:
+    """Return the record of a registered op."""
+    import dsl.ir.ops  # noqa: F401 - registers the built-in ops
+
+    return OPS[name]

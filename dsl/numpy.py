@@ -1,0 +1,14 @@
+"""`dsl.numpy`: works on NumPy arrays at once, and inside compiled functions as dataflow."""
+
+from typing import Any
+
+from dsl.frontend import functions as _functions
+from dsl.frontend.library import NAMESPACES, public
+
+_ = _functions
+__all__ = sorted(name for name in NAMESPACES.get("numpy", ()) if not name.startswith("_"))
+globals().update({name: public("numpy", name) for name in __all__})
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module 'dsl.numpy' has no attribute {name!r}")

@@ -1,0 +1,14 @@
+"""`dsl.random`: works on NumPy arrays at once, and inside compiled functions as dataflow."""
+
+from typing import Any
+
+from dsl.frontend import functions as _functions
+from dsl.frontend.library import NAMESPACES, public
+
+_ = _functions
+__all__ = sorted(name for name in NAMESPACES.get("random", ()) if not name.startswith("_"))
+globals().update({name: public("random", name) for name in __all__})
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module 'dsl.random' has no attribute {name!r}")

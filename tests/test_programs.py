@@ -1,0 +1,108 @@
+"""Whole NumPy programs, decorated: results, dtypes, side effects on arguments, output and exceptions of the plain function."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib.util
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsl
+
+FOLDER = Path(__file__).parent / "programs"
+
+
+def load(path: Path) -> Any:
+    name = f"programs_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows() -> list[Any]:
+    found = []
+    for path in sorted(FOLDER.glob("*.py")):
+        seen: dict[str, int] = {}
+        for function, make in load(path).PROGRAMS:
+            k = seen[function.__name__] = seen.get(function.__name__, 0) + 1
+            found.append(pytest.param(function, make, id=f"{path.stem}-{function.__name__}-{k}"))
+    return found
+
+
+def arguments(function: Any, make: Any) -> tuple[Any, ...]:
+    return tuple(make(np.random.default_rng(zlib.crc32(function.__name__.encode()))))
+
+
+def outcome(function: Any, args: tuple[Any, ...]) -> tuple[str, Any]:
+    try:
+        return "returned", function(*args)
+    except Exception as error:
+        return "raised", error
+
+
+def check_same(found: Any, expected: Any, where: str) -> None:
+    """Same type, dtype, shape and value, NaNs equal; floats to a few ulps, since a sum may be taken in another order."""
+    if dataclasses.is_dataclass(expected) and not isinstance(expected, type):
+        assert type(found) is type(expected), where
+        for item in dataclasses.fields(expected):
+            check_same(getattr(found, item.name), getattr(expected, item.name), f"{where}.{item.name}")
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected), where
+        for key in expected:
+            check_same(found[key], expected[key], f"{where}[{key!r}]")
+    elif isinstance(expected, (tuple, list)):
+        assert type(found) is type(expected) and len(found) == len(expected), where
+        for k, (f, e) in enumerate(zip(found, expected, strict=True)):
+            check_same(f, e, f"{where}[{k}]")
+    elif isinstance(expected, (np.ndarray, np.generic, float, complex)):
+        check_number(found, expected, where)
+    else:
+        assert type(found) is type(expected), f"{where}: {type(found)} is not {type(expected)}"
+        assert found == expected, where
+
+
+def check_number(found: Any, expected: Any, where: str) -> None:
+    if isinstance(expected, np.ndarray) or isinstance(found, np.ndarray):
+        assert type(found) is type(expected), f"{where}: {type(found)} is not {type(expected)}"
+    f, e = np.asarray(found), np.asarray(expected)
+    assert f.shape == e.shape, f"{where}: shape {f.shape} is not {e.shape}"
+    if isinstance(expected, np.generic) and isinstance(found, np.generic):
+        assert f.dtype == e.dtype, f"{where}: {f.dtype} is not {e.dtype}"
+    if isinstance(expected, np.ndarray):
+        assert f.dtype == e.dtype, f"{where}: {f.dtype} is not {e.dtype}"
+    if e.dtype.kind in "fc":
+        tolerance = 64 * float(np.finfo(e.dtype).eps)
+        np.testing.assert_allclose(f, e, rtol=tolerance, atol=tolerance * float(np.max(np.abs(e[np.isfinite(e)]), initial=1e-30)), equal_nan=True, err_msg=where)
+    else:
+        np.testing.assert_array_equal(f, e, err_msg=where)
+
+
+@pytest.mark.parametrize(("function", "make"), rows())
+def test_decorated_program_is_the_plain_one(function: Any, make: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, mine = arguments(function, make), arguments(function, make)
+    before = copy.deepcopy(mine)
+    expected = outcome(function, plain)
+    printed = capsys.readouterr().out
+    compiled = dsl.jit(function)
+    found = outcome(compiled, mine)
+    if expected[0] == "raised":
+        assert found[0] == "raised", f"expected {expected[1]!r}, got {found[1]!r}"
+        assert isinstance(found[1], type(expected[1]).__mro__[-3]) or isinstance(found[1], type(expected[1])), repr(found[1])
+        check_same(mine, before, "arguments of a call that raised")
+        return
+    if found[0] == "raised":
+        raise found[1]
+    assert capsys.readouterr().out == printed
+    check_same(found[1], expected[1], "result")
+    check_same(mine, plain, "arguments")
