@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
 
@@ -48,7 +48,24 @@ def extremes(dtype: np.dtype) -> np.ndarray:
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         return np.array([info.min, info.min + 1, 0, 1, 2, 3, info.max - 1, info.max], dtype)
-    reals = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan, 3e4, 1e-6, 6e-8, 5e-324, 1.7e308]
+    reals = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        1.5,
+        2.5,
+        -2.5,
+        np.inf,
+        -np.inf,
+        np.nan,
+        3e4,
+        1e-6,
+        6e-8,
+        5e-324,
+        1.7e308,
+    ]
     with np.errstate(all="ignore"):
         if dtype.kind == "c":
             pairs = itertools.product(reals[:12], repeat=2)
@@ -102,7 +119,9 @@ class Instance:
 
     def variable(self, name: str, dtype: np.dtype) -> Value:
         if name in ("c", "d") and dtype != BOOL:  # stands for a constant
-            return self.builder.constant(np.asarray({"c": 4, "d": -2 if dtype.kind != "u" else 2}[name], dtype))
+            return self.builder.constant(
+                np.asarray({"c": 4, "d": -2 if dtype.kind != "u" else 2}[name], dtype)
+            )
         return self.builder.param(TensorType(dtype, self.shape), name)
 
     def arguments(self, pattern: Apply, dtype: np.dtype) -> list[Value]:
@@ -110,7 +129,9 @@ class Instance:
         if pattern.op == "where":
             dtypes[0] = BOOL
         built: dict[int, Value] = {}
-        for k, arg in sorted(enumerate(pattern.args), key=lambda item: not isinstance(item[1], Var | Apply)):
+        for k, arg in sorted(
+            enumerate(pattern.args), key=lambda item: not isinstance(item[1], Var | Apply)
+        ):
             if pattern.op != "where" and built and not isinstance(arg, Var | Apply):
                 dtypes[k] = next(iter(built.values())).dtype
             built[k] = self.build(arg, dtypes[k])
@@ -154,9 +175,15 @@ def spread(op: str, arity: int) -> list[View]:
 
     def inputs(b: Builder, x: Value, which: int) -> list[Value]:
         values = [array(b, x) if which >> k & 1 else x for k in range(arity)]
-        return [b.emit("equal", values[0], x), *values[1:]] if op == "where" and which & 1 == 0 else values
+        return (
+            [b.emit("equal", values[0], x), *values[1:]]
+            if op == "where" and which & 1 == 0
+            else values
+        )
 
-    return [lambda b, x, which=which: b.emit(op, *inputs(b, x, which)) for which in range(1, 2**arity)]  # type: ignore[misc]
+    return [
+        lambda b, x, which=which: b.emit(op, *inputs(b, x, which)) for which in range(1, 2**arity)
+    ]  # type: ignore[misc]
 
 
 REDUCE = {"sum": F64, "prod": F64, "max": F64, "min": F64, "any": BOOL, "all": BOOL, "reduce_and": I64, "reduce_or": I64,
@@ -251,7 +278,6 @@ def test_rule_titles_are_unique() -> None:
     assert not set(EXAMPLES) - set(titles)
 
 
-
 # -- golden IR ---------------------------------------------------------------------------------------------------------
 
 PASSES: dict[str, Callable[[Graph], Graph]] = {
@@ -323,8 +349,11 @@ def programs(draw: Callable[..., Any]) -> tuple[Graph, list[Any]]:
     return graph, args
 
 
+@settings(deadline=None)
 @given(programs(), st.permutations(list(PASSES)))
-def test_passes_keep_the_meaning_of_random_programs(program: tuple[Graph, list[Any]], names: list[str]) -> None:
+def test_passes_keep_the_meaning_of_random_programs(
+    program: tuple[Graph, list[Any]], names: list[str]
+) -> None:
     graph, args = program
     expected = outcome(graph, args)
     for name in names:
@@ -339,8 +368,11 @@ def test_passes_keep_the_meaning_of_random_programs(program: tuple[Graph, list[A
         assert outcome(after, args) == expected, f"{name}, {names}:\n{graph}\n{after}"
 
 
+@settings(deadline=None)
 @given(programs(), st.permutations(list(PASSES)))
-def test_passes_keep_the_meaning_of_flat_programs(program: tuple[Graph, list[Any]], names: list[str]) -> None:
+def test_passes_keep_the_meaning_of_flat_programs(
+    program: tuple[Graph, list[Any]], names: list[str]
+) -> None:
     graph, args = program
     expected = outcome(graph, args)
     flat = lower_control(graph)
@@ -395,7 +427,9 @@ def test_names_stay(name: str) -> None:
 
 
 def test_fold_leaves_what_raises_to_the_program() -> None:
-    graph = parse((Path(__file__).parent / "ir" / "fold_raising.ir").read_text().partition(RULER)[0])
+    graph = parse(
+        (Path(__file__).parent / "ir" / "fold_raising.ir").read_text().partition(RULER)[0]
+    )
     with pytest.raises(ValueError, match="negative integer powers"):
         interpret(fold(graph), [])
 
@@ -414,4 +448,6 @@ def test_every_result_of_a_rule_has_a_cost_no_higher() -> None:
         for graph in itertools.islice(instances(rule), 20):
             after = rebuild(graph, apply_rules([rule]))
             counted = [n for n in after.nodes if n.op.name not in ("const", "full", "dim_size")]
-            assert len(counted) <= len([n for n in graph.nodes if n.op.name not in ("const", "full")]), rule.title
+            assert len(counted) <= len(
+                [n for n in graph.nodes if n.op.name not in ("const", "full")]
+            ), rule.title

@@ -32,6 +32,8 @@ __all__ = ["BranchRaise", "for_", "if_", "predicate", "while_"]
 
 Block = Callable[..., Any]
 _ATTEMPTS = 12
+RESULTS = ("dsl__result", "dsl__value")
+_FLAGS = ("dsl__break", "dsl__continue", "dsl__done")
 
 
 class BranchRaise(BaseException):
@@ -220,10 +222,19 @@ def _trace_branch(state: State, before: Snapshot, block: Block, name: str) -> Br
             scope.suspend()
             state.restore(before)
             raise
-        after = state.snapshot()
+        after = _typed(state.snapshot())
         contents = scope.suspend()
     state.restore(before)
     return Branch(scope, after, contents, raised)
+
+
+def _typed(snapshot: Snapshot) -> Snapshot:
+    """Let views find their types now: outside their region they cannot be read."""
+    for leaves in snapshot.leaves:
+        for leaf in leaves:
+            if isinstance(leaf, Traced) and not leaf.storage.scope.closed:
+                _ = leaf.type
+    return snapshot
 
 
 def emit_raise(error: BaseException) -> None:
@@ -239,17 +250,35 @@ def emit_raise(error: BaseException) -> None:
 
 @dataclass
 class Joined:
-    """The joined leaves: the value of each branch and where the result goes."""
+    """The joined leaves: the value of each branch, where the result goes, and which results have a flag of definedness."""
 
     pairs: list[tuple[Any, Any, Info]] = field(default_factory=list)
     results: list[Traced] = field(default_factory=list)
+    flagged: list[tuple[Traced, Traced, str]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
-    def add(self, a: Any, b: Any, info: Info) -> Traced:
+    def add(self, a: Any, b: Any, info: Info, name: str = "") -> Traced:
         placeholder = Traced.__new__(Traced)
-        placeholder.kind, placeholder.views = info.kind, ()
+        placeholder.kind, placeholder.views, placeholder._type = info.kind, (), None
         self.pairs.append((a, b, info))
         self.results.append(placeholder)
+        self.names.append(name)
+        self._add_flag(placeholder, a, b)
         return placeholder
+
+    def _add_flag(self, traced: Traced, a: Any, b: Any) -> None:
+        """A variable that one branch leaves perhaps undefined stays so."""
+        known = [leaf.storage.defined for leaf in (a, b) if isinstance(leaf, Traced) and leaf.storage.defined is not None]
+        if known:
+            flags = [_flag_leaf(leaf) for leaf in (a, b)]
+            self.flagged.append((traced, self.add(flags[0], flags[1], Info(BOOL, (), Kind.PYTHON)), known[0][2]))
+
+
+def _flag_leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, Traced) or leaf.storage.defined is None:
+        return True
+    value, scope, _ = leaf.storage.defined
+    return Traced(Storage(value, scope), (), Kind.PYTHON)
 
 
 _BOTTOM = object()
@@ -263,11 +292,12 @@ def _join_branches(pred: Value, state: State, before: Snapshot, branches: list[B
     parent = current_scope()
     values = [_branch_values(branch, k, joined, storages) for k, branch in enumerate(branches)]
     results = _emit_cond(pred, parent, branches, values, joined, storages)
-    for traced, value, (a, b, info) in zip(joined.results, results, joined.pairs, strict=False):
+    for traced, value, (a, b, info), name in zip(joined.results, results, joined.pairs, joined.names, strict=False):
         traced.storage = Storage(value, parent)
-        if info.kind is Kind.ARRAY:
+        if info.kind is Kind.ARRAY and name not in RESULTS:
             _note_aliases(traced.storage, (a, b), branches)
-        _join_defined(traced, pred, a, b, parent, branches)
+    for traced, flag, name in joined.flagged:
+        traced.storage.defined = (flag.storage.value, parent, name)
     for storage, value in zip(storages, results[len(joined.results) :], strict=True):
         storage.set(value)
     state.put([_install(before, cell, structure, leaves) for cell, (structure, leaves) in enumerate(cells)])
@@ -295,9 +325,58 @@ def _join_cell(state: State, cell: int, before: Snapshot, then: Branch, other: B
             return two.after.structures[cell], [_join_bottom(leaf, one is then, joined, before, two) for leaf in leaves]
     a, b = then.after.structures[cell], other.after.structures[cell]
     pair = then.after.leaves[cell], other.after.leaves[cell]
+    for k, one in enumerate((then, other)):
+        missing = _is_missing((pair[k] or [None])[0]) and (a, b)[k].type is None
+        if missing and (name.startswith("dsl__") or _jumps(state, one.after)):
+            return _join_absent(pair[1 - k], (a, b)[1 - k], k, joined)
     if a != b:
-        return _leaf(_join_odd(name, pair, (a, b), joined))
+        if name in RESULTS:
+            return _leaf(_join_results(pair, (a, b), joined))
+        return _leaf(_join_odd(name, pair, (a, b)))
     return a, [_join_leaf(name, x, y, joined) for x, y in zip(*pair, strict=True)]
+
+
+def _is_missing(leaf: Any) -> bool:
+    return isinstance(leaf, Undefined) and not isinstance(leaf, Either)
+
+
+def _jumps(state: State, after: Snapshot) -> bool:
+    """Tell whether a branch leaves by `break`, `continue` or `return`, so that what it does not define is not read."""
+    flags = zip(state.names, after.leaves, strict=True)
+    return any(name.startswith(_FLAGS) and leaves[:1] == [True] for name, leaves in flags if leaves and isinstance(leaves[0], bool))
+
+
+def _join_absent(leaves: list[Any], structure: Structure, k: int, joined: Joined) -> tuple[Structure, list[Any]]:
+    """Join with a branch that has no value and after which none is needed."""
+    made = [
+        _absent_either(leaf, k, joined) if isinstance(leaf, Either) else
+        leaf if not is_numeric(leaf) else joined.add(_BOTTOM, leaf, info_of(leaf)) if k == 0 else joined.add(leaf, _BOTTOM, info_of(leaf))
+        for leaf in leaves
+    ]
+    return structure, made
+
+
+def _absent_either(leaf: Either, k: int, joined: Joined) -> Either:
+    (chosen,) = _join_absent([leaf.chosen], Structure(None), k, joined)[1]
+    sides = [_join_absent(leaves, structure, k, joined) for structure, leaves in (leaf.then, leaf.otherwise)]
+    return Either(chosen, sides[0], sides[1])
+
+
+class Either(Undefined):
+    """A result whose structure depends on a traced condition: decided when it is delivered to the caller, of no use before."""
+
+    __slots__ = ("chosen", "otherwise", "then")
+
+    def __init__(self, chosen: Any, then: tuple[Structure, list[Any]], otherwise: tuple[Structure, list[Any]]) -> None:
+        what = f"{_describe(then[0])} or {_describe(otherwise[0])}"
+        super().__init__("result", f"is {what}, depending on a traced condition", "return one kind of object, or only return it to the caller")
+        self.chosen, self.then, self.otherwise = chosen, then, otherwise
+
+
+def _join_results(pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined) -> Either:
+    flag = joined.add(True, False, Info(BOOL, (), Kind.PYTHON))
+    sides = [_join_absent(pair[k], structures[k], 1 - k, joined) for k in (0, 1)]
+    return Either(flag, sides[0], sides[1])
 
 
 def _leaf(item: Any) -> tuple[Structure, list[Any]]:
@@ -316,12 +395,12 @@ def _join_bottom(leaf: Any, bottom_first: bool, joined: Joined, before: Snapshot
     return joined.add(_BOTTOM, leaf, info) if bottom_first else joined.add(leaf, _BOTTOM, info)
 
 
-def _join_odd(name: str, pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined) -> Any:
+def _join_odd(name: str, pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure]) -> Any:
     """Join cells of different structure: one may be undefined."""
     sides = [leaves[0] if s.type is None else None for leaves, s in zip(pair, structures, strict=True)]
     for k in (0, 1):
         if isinstance(sides[k], Undefined):
-            return _join_undefined(name, sides[k], pair[1 - k], structures[1 - k], k, joined)
+            return _half_defined(name, pair[1 - k], structures[1 - k])
     return Undefined(
         name,
         f"is {_describe(structures[0])} after one branch of an `if` and {_describe(structures[1])} after the other",
@@ -335,12 +414,7 @@ def _describe(structure: Structure) -> str:
     return "None" if structure.type is type(None) else f"a {structure.type.__name__} ({structure})"
 
 
-def _join_undefined(name: str, undefined: Any, leaves: list[Any], structure: Structure, k: int, joined: Joined) -> Any:
-    if name.startswith("dsl__") and all(map(is_numeric, leaves)):
-        made = [joined.add(_BOTTOM, x, info_of(x)) if k == 0 else joined.add(x, _BOTTOM, info_of(x)) for x in leaves]
-        return unflatten(structure, made)
-    if name.startswith("dsl__"):
-        return unflatten(structure, leaves)
+def _half_defined(name: str, leaves: list[Any], structure: Structure) -> Undefined:
     single = leaves[0] if structure.type is None and is_numeric(leaves[0]) else None
     return Undefined(
         name,
@@ -354,16 +428,19 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
     if a is b or _same_view(a, b):
         return a
     if isinstance(a, Undefined) or isinstance(b, Undefined):
+        if name in RESULTS and (isinstance(a, Either) or isinstance(b, Either)):
+            return _join_results(([a], [b]), (Structure(None), Structure(None)), joined)
         if isinstance(a, Undefined) and isinstance(b, Undefined):
             return a if a.reason else b
-        k = 0 if isinstance(a, Undefined) else 1
-        return _join_undefined(name, (a, b)[k], [(b, a)[k]], Structure(None), k, joined)
+        return _half_defined(name, [b if isinstance(a, Undefined) else a], Structure(None))
     if is_numeric(a) and is_numeric(b):
         if type(a) is type(b) and not isinstance(a, (Traced, np.ndarray)) and _identical(a, b):
             return a
-        return joined.add(a, b, join(info_of(a), info_of(b), name, BranchError, "different types in the branches of an `if`"))
-    if type(a) is type(b) and a == b:
+        return joined.add(a, b, join(info_of(a), info_of(b), name, BranchError, "different types in the branches of an `if`"), name)
+    if type(a) is type(b) and _equal(a, b):
         return a
+    if name in RESULTS:
+        return _join_results(([a], [b]), (Structure(None), Structure(None)), joined)
     return Undefined(
         name,
         f"is {a!r} after one branch of an `if` and {b!r} after the other, and the condition is traced",
@@ -384,7 +461,7 @@ def _same_view(a: Any, b: Any) -> bool:
 def _branch_values(branch: Branch, side: int, joined: Joined, storages: list[Storage]) -> list[Value]:
     with the_trace().resumed(branch.scope, branch.contents):
         values = [
-            zeros(info, branch.scope) if pair[side] is _BOTTOM else leaf_value(pair[side], info)
+            zeros(info, branch.scope) if pair[side] is _BOTTOM else _uncheck(pair[side], info)
             for *pair, info in joined.pairs
         ]
         return values + [storage.get() for storage in storages]
@@ -417,20 +494,6 @@ def _note_aliases(storage: Storage, leaves: tuple[Any, Any], branches: list[Bran
     for leaf, branch in zip(leaves, branches, strict=True):
         if isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY and not branch.scope.encloses(leaf.storage.scope):
             may_alias(storage, leaf.storage)
-
-
-def _join_defined(traced: Traced, pred: Value, a: Any, b: Any, parent: Scope, branches: list[Branch]) -> None:
-    """A variable that one branch leaves perhaps undefined stays so."""
-    flags = [leaf.storage.defined if isinstance(leaf, Traced) else None for leaf in (a, b)]
-    if flags == [None, None]:
-        return
-    name = next(f[2] for f in flags if f is not None)
-    sides = []
-    for flag in flags:
-        outside = flag is not None and flag[1].encloses(parent)
-        sides.append(parent.local(flag[0], flag[1]) if flag is not None and outside else parent.constant(flag is None))
-    chosen = parent.emit("where", pred, sides[0], sides[1])
-    traced.storage.defined = (chosen, parent, name)
 
 
 # -- loops -------------------------------------------------------------------------------------------------------
@@ -530,7 +593,7 @@ class Loop:
             try:
                 run = self._enter(scope)
                 self._run_body(run)
-                after = self.state.snapshot()
+                after = _typed(self.state.snapshot())
             finally:
                 replaced = [s for s in scope.replaced if s not in self.plan.storages]
                 contents = scope.suspend()
@@ -591,7 +654,7 @@ class Loop:
             flags[cell] = scope.param(scalar(BOOL), f"{name}_defined")
             params.append(flags[cell])
             for (own, _), traced in leaves.items():
-                if own == cell:
+                if own == cell and not name.startswith("dsl__"):
                     traced.storage.defined = (flags[cell], scope, name)
         for storage in self.plan.storages:
             params.append(self._carry(storage, scope))
@@ -858,7 +921,9 @@ class Loop:
         leaves = {key: Traced(Storage(next(values), parent), (), info.kind) for key, info in self.plan.rebound.items()}
         for cell, name in self.plan.maybe.items():
             flag = next(values)
-            certain = bool(self.static_trips) and self._always(run, after, cell)
+            certain = name.startswith("dsl__") or (
+                bool(self.static_trips) and self._always(run, after, cell)
+            )
             for key, traced in leaves.items():
                 if key[0] == cell and not certain:
                     traced.storage.defined = (flag, parent, name)

@@ -49,11 +49,14 @@ def _compile(fn: types.FunctionType) -> types.CodeType:
     tree = function_tree(fn)
     filename = fn.__code__.co_filename
     body = _Rewriter(filename, fn.__name__, set(fn.__code__.co_freevars)).function(tree)
+    # The factory must not bind the function's own name: a recursive call reads it from where the user bound it.
+    body.name = "dsl__function"
     shell = _shell(body, fn.__code__.co_freevars, tree)
     module = compile(shell, filename, "exec")
-    factory = _inner(module, "dsl__factory")
-    _remember(factory)
-    return _inner(factory, body.name)
+    inner = _inner(_inner(module, "dsl__factory"), body.name)
+    made = inner.replace(co_name=fn.__code__.co_name, co_qualname=fn.__code__.co_qualname)
+    _remember(made)
+    return made
 
 
 def _shell(body: ast.FunctionDef, freevars: tuple[str, ...], tree: FunctionTree) -> ast.Module:
@@ -208,7 +211,7 @@ class _Rewriter(ast.NodeTransformer):
         body = self._block(statements)
         declare = self._declare(sorted(set(used.stored) - used.nonlocals - set(_parameters(tree.args))))
         made = ast.FunctionDef(name, _plain(tree.args), [*declare, *body], [], None, None)
-        return ast.copy_location(made, tree)
+        return ast.copy_location(made, tree)  # type: ignore[no-any-return]
 
     def _declare(self, names: list[str]) -> list[ast.stmt]:
         """Bind names to this function without giving them a value: `if 0: x = None`."""

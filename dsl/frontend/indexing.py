@@ -15,7 +15,7 @@ import numpy as np
 from dsl.errors import IndexTypeError, ShapeError, UnsupportedError
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Kind, Traced, cast, concrete, fresh, lift, read, wrap, write
-from dsl.frontend.views import DynamicSliced, Owned, Picked, Reshaped, Sliced, View
+from dsl.frontend.views import DynamicSliced, Owned, Picked, Reshaped, Sliced, Stepped, View
 from dsl.ir.dims import Dim, DimLike, dim_max, dim_min, lower_bound
 from dsl.ir.graph import Value
 from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
@@ -100,7 +100,7 @@ def _assign_masked(x: Traced, mask: Traced, new: Value) -> None:
     if extra:
         flags = b.emit("reshape", flags, shape=(*flags.shape, *(1,) * extra))
     old = read(x)
-    result = b.emit("where", flags, new, old)
+    result = b.emit("where", *_UFUNCS["broadcast_values"]([flags, new, old]))
     if result.shape != old.shape:
         raise ShapeError(f"could not broadcast input array from shape {_text(new.shape)} into shape {_text(old.shape)}", location=here())
     write(x, result)
@@ -252,7 +252,8 @@ def _slice_views(x: Traced, items: list[Any]) -> tuple[list[View], Shape, list[t
     dynamic: list[View] = []
     start, size, step = [0] * len(dims), list(dims), [1] * len(dims)
     kept = [True] * len(dims)
-    some_traced = any(isinstance(i, Traced) for i in items)
+    places = zip((i for i in items if i is not None), dims, strict=False)
+    some_traced = any(isinstance(i, Traced) or (isinstance(i, int) and isinstance(d, Dim)) for i, d in places)
     axis = 0
     for item in items:
         if item is None:
@@ -352,11 +353,11 @@ def _bound(b: Any) -> Any:
     return int(b.__index__())
 
 
-def _dynamic_slice(item: slice, axis: int, dim: DimLike) -> DynamicSliced:
+def _dynamic_slice(item: slice, axis: int, dim: DimLike) -> DynamicSliced | Stepped:
     """A slice with traced bounds: clamp them as Python does, in the graph; the length is a symbolic dim."""
     step = 1 if item.step is None else _bound(item.step)
     if isinstance(step, Traced):
-        raise UnsupportedError("a slice whose step is traced", location=here(), remedy="index with `np.arange` instead")
+        return _stepped_slice(item, step, axis, dim)
     b = current_scope()
     n = b.size(dim)
     zero, one = b.constant(0, I64), b.constant(1, I64)
@@ -368,6 +369,23 @@ def _dynamic_slice(item: slice, axis: int, dim: DimLike) -> DynamicSliced:
         gap = b.emit("floor_divide", b.emit("add", gap, b.constant(abs(step) - 1, I64)), b.constant(abs(step), I64))
     length = b.emit("maximum", gap, zero)
     return DynamicSliced(axis, (low, b), b.as_dim(length), step)
+
+
+def _stepped_slice(item: slice, step: Traced, axis: int, dim: DimLike) -> Stepped:
+    """A slice whose step is traced: its sign decides which way the bounds are clamped."""
+    b = current_scope()
+    n, stride = b.size(dim), cast(read(step), I64)
+    zero, one = b.constant(0, I64), b.constant(1, I64)
+    b.node("assert", (b.emit("not_equal", stride, zero),), {"message": "slice step cannot be zero", "error": "ValueError"})
+    forward = b.emit("greater", stride, zero)
+    low_limit = b.emit("where", forward, zero, b.constant(-1, I64))
+    high_limit = b.emit("where", forward, n, b.emit("subtract", n, one))
+    low = _clamp(item.start, n, low_limit, high_limit, b.emit("where", forward, low_limit, high_limit))
+    high = _clamp(item.stop, n, low_limit, high_limit, b.emit("where", forward, high_limit, low_limit))
+    # ceil((high - low) / step), the number of steps from low that stay before high
+    gap = b.emit("floor_divide", b.emit("subtract", low, high), stride)
+    length = b.emit("maximum", b.emit("negative", gap), zero)
+    return Stepped(axis, (low, b), (stride, b), b.as_dim(length))
 
 
 def _clamp(bound: Any, n: Value, low: Value, high: Value, default: Value) -> Value:

@@ -149,9 +149,8 @@ class _Jumps:
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
         for k, statement in enumerate(statements):
+            flags, rest = self.flags(statement), statements[k + 1 :]
             result.extend(self.statement(statement))
-            flags = self.flags(statement)
-            rest = statements[k + 1 :]
             if flags and rest:
                 if not isinstance(statement, (ast.Break, ast.Continue, ast.Return)):
                     result.append(self.guarded(flags, rest, statement))

@@ -502,6 +502,13 @@ def _to_number(kind: type, dtype: np.dtype) -> Callable[..., Any]:
     return convert_
 
 
+def _complex(*args: Any, **kwargs: Any) -> Any:
+    if len(args) != 2 or not has_traced(args):
+        return _to_number(complex, np.dtype(complex))(*args, **kwargs)
+    real, imag = (_to_number(float, np.dtype(float))(x) for x in args)
+    return fresh(current_scope().emit("complex", *(read(lift(float(x) if not isinstance(x, Traced) else x)) for x in (real, imag))), Kind.PYTHON)
+
+
 def _bool(*args: Any) -> Any:
     if not (args and isinstance(args[0], Traced)):
         return bool(*args)
@@ -598,7 +605,7 @@ def _divmod(a: Any, b: Any) -> Any:
 _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.len: _len, builtins.range: loops.range_, builtins.enumerate: loops.enumerate_, builtins.zip: loops.zip_,
     builtins.reversed: loops.reversed_, builtins.int: _to_number(int, I64), builtins.float: _to_number(float, np.dtype(float)),
-    builtins.complex: _to_number(complex, np.dtype(complex)), builtins.bool: _bool, builtins.print: print_,
+    builtins.complex: lambda *args, **kwargs: _complex(*args, **kwargs), builtins.bool: _bool, builtins.print: print_,
     builtins.min: _extreme(min, operator.lt, "min"), builtins.max: _extreme(max, operator.gt, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,

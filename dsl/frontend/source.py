@@ -66,10 +66,16 @@ def _typed_lines(code: types.CodeType) -> Iterator[list[str]]:
 
 def _find(lines: list[str], code: types.CodeType) -> FunctionTree | None:
     for module in _parses(lines, code.co_firstlineno):
-        for node in ast.walk(module):
-            if _starts_at(node, code) and _same_code(node, code):
-                return node  # type: ignore[return-value]
+        found = [node for node in ast.walk(module) if _starts_at(node, code) and _same_code(node, code)]
+        if found:
+            return next((node for node in found if _same_columns(node, code)), found[0])  # type: ignore[return-value]
     return None
+
+
+def _same_columns(node: ast.AST, code: types.CodeType) -> bool:
+    """Tell lambdas on one line apart: the code that returns the body stands where the body does."""
+    body = node.body if isinstance(node, ast.Lambda) else None
+    return body is not None and (body.col_offset, body.end_col_offset) in {(p[2], p[3]) for p in code.co_positions()}
 
 
 def _parses(lines: list[str], first: int) -> Iterator[ast.Module]:

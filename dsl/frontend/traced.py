@@ -43,17 +43,24 @@ _UFUNCS: dict[str, Callable[..., Any]] = {}
 class Traced:
     """A traced array or number. Has ndarray's operators, methods and attributes."""
 
-    __slots__ = ("__weakref__", "kind", "storage", "views")
+    __slots__ = ("__weakref__", "_type", "kind", "storage", "views")
     __array_priority__ = 1000.0
 
-    def __init__(self, storage: Storage, views: tuple[View, ...] = (), kind: Kind = Kind.ARRAY) -> None:
-        self.storage, self.views, self.kind = storage, views, kind
+    def __init__(
+        self, storage: Storage, views: tuple[View, ...] = (), kind: Kind = Kind.ARRAY, type: TensorType | None = None
+    ) -> None:
+        self.storage, self.views, self.kind, self._type = storage, views, kind, type
 
     # -- what it is --------------------------------------------------------------------------------------------
 
     @property
     def type(self) -> TensorType:
-        return self.storage.value.tensor if not self.views else read(self).tensor
+        """The dtype and shape, which never change."""
+        if not self.views:
+            return self.storage.value.tensor
+        if self._type is None:
+            self._type = read(self).tensor
+        return self._type
 
     @property
     def dtype(self) -> np.dtype:
@@ -306,6 +313,9 @@ class Traced:
     def partition(self, kth: Any, axis: int = -1, kind: Any = None, order: Any = None) -> None:
         self[...] = _FUNCTIONS["sort"](self, axis=axis)
 
+    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
+        return _FUNCTIONS["compress"](condition, self, axis, out)
+
     def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
         _FUNCTIONS["put"](self, indices, values, mode)
 
@@ -331,7 +341,7 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    "all any argmax argmin argpartition argsort choose clip compress cumprod cumsum diagonal dot max mean min nonzero "
+    "all any argmax argmin argpartition argsort choose clip cumprod cumsum diagonal dot max mean min nonzero "
     "prod ptp repeat round searchsorted squeeze std sum swapaxes take trace var conj conjugate"
 ).split():
     setattr(Traced, _name, _method(_name))
@@ -485,9 +495,9 @@ def default_dtype(x: Any) -> np.dtype:
     if isinstance(x, bool):
         return BOOL
     if isinstance(x, int):
-        if not -(2**63) <= x < 2**63:
-            raise OverflowError(f"the Python integer {x} does not fit into int64, which traced Python integers use")
-        return I64
+        if not -(2**63) <= x < 2**64:
+            raise OverflowError(f"the Python integer {x} does not fit into 64 bits, which traced Python integers have")
+        return I64 if x < 2**63 else BY_NAME["u64"]
     return BY_NAME["f64" if isinstance(x, float) else "c128"]
 
 

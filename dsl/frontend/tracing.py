@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import AliasError, DslError, InternalError
-from dsl.frontend.control import BranchRaise
+from dsl.errors import AliasError, DslError, InternalError, NonConcreteError
+from dsl.frontend.control import BranchRaise, Either
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import Capture, Storage, Trace, current_scope, tracing
 from dsl.frontend.signature import Arguments, Leaf
@@ -102,6 +102,10 @@ class _Delivery:
     def __call__(self, source: Source) -> Any:
         if source.kind == "static":
             return source.value
+        if source.kind == "either":
+            chosen, *sides = source.value
+            structure, sources = sides[0 if self(chosen) else 1]
+            return unflatten(structure, [self(s) for s in sources])
         array = (self.inputs if source.kind == "input" else self.outputs)[source.index]
         for view in source.views:
             array = view.of(array)
@@ -151,6 +155,11 @@ def trace_call(fn: Callable[..., Any], arguments: Arguments, name: str, symbolic
             result = call(fn, *args, **kwargs)
         except BranchRaise as signal:
             raise signal.error from None
+        except RecursionError:
+            raise NonConcreteError(
+                f"`{name}` calls itself without end while it is traced: whether it stops depends on traced values",
+                remedy="make the argument that ends the recursion static (`static_argnames`), or write a loop",
+            ) from None
         return _finish(trace, arguments, inputs, result, tree, before)
 
 
@@ -224,6 +233,8 @@ class _Outputs:
         """Describe one leaf of a result."""
         if isinstance(leaf, Undefined):
             leaf.fail()
+        if isinstance(leaf, Either):
+            return self.either(leaf)
         if not isinstance(leaf, Traced):
             array = leaf if isinstance(leaf, np.ndarray) else None
             if array is not None and id(array) in self.trace.by_array:
@@ -239,6 +250,13 @@ class _Outputs:
         if leaf.storage.origin is not None:
             return Source("input", leaf.storage.origin, leaf.views)
         return Source("output", self.add(leaf.storage.get(), id(leaf.storage)), leaf.views)
+
+
+    def either(self, leaf: Either) -> Source:
+        """Describe a result of which the run decides the structure."""
+        chosen = self.source(leaf.chosen)
+        sides = tuple((structure, [self.source(x) for x in leaves]) for structure, leaves in (leaf.then, leaf.otherwise))
+        return Source("either", value=(chosen, *sides))
 
 
 def _static_views(traced: Traced) -> bool:

@@ -76,7 +76,7 @@ def resolve(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any = None) -> tupl
 
 def apply(ufunc: np.ufunc, *inputs: Any, out: Any = None, where: Any = True, dtype: Any = None, casting: str = "same_kind", **kwargs: Any) -> Any:
     """Call a ufunc on operands of which at least one is traced, as NumPy would."""
-    if ufunc.signature is not None:
+    if ufunc.signature is not None and ufunc.__name__ in _FUNCTIONS:
         target = out[0] if isinstance(out, tuple) else out
         return _FUNCTIONS[ufunc.__name__](*inputs, out=target, casting=casting, dtype=dtype, **kwargs)
     for name in ("subok", "order"):
@@ -215,7 +215,7 @@ def store(target: Traced, result: Traced) -> None:
     shape = target.type.shape
     if value.shape != shape:
         try:
-            fits = broadcast_shapes(value.shape, shape)
+            fits = _common_shape([value.shape, shape])
         except ShapeError as error:
             error.location = here()
             raise
@@ -257,10 +257,26 @@ def _python_operator(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
     numbers = [lift(x) for x in inputs]
     if ufunc not in (np.bitwise_and, np.bitwise_or, np.bitwise_xor):
         numbers = [fresh(cast(read(x), I64), Kind.PYTHON) if x.dtype == BOOL else x for x in numbers]
+    if ufunc in (np.divide, np.floor_divide, np.remainder, np.divmod):
+        _check_divisor(numbers[1], ufunc)
     result = apply(ufunc, *numbers)
     results = result if isinstance(result, tuple) else (result,)
     made = tuple(fresh(read(r), Kind.PYTHON) for r in results)
     return made if isinstance(result, tuple) else made[0]
+
+
+def _check_divisor(divisor: Traced, ufunc: np.ufunc) -> None:
+    """Python numbers raise where NumPy's give inf, nan or 0."""
+    value = read(divisor)
+    if value.node.op.name == "const" and value.node.attrs["value"].array != 0:
+        return
+    whole = value.dtype.kind in "iu"
+    what = "integer modulo" if ufunc is np.remainder and whole else "float modulo" if ufunc is np.remainder else (
+        "integer division or modulo" if whole and ufunc is not np.divide else "division" if whole else "float division"
+    )
+    b = current_scope()
+    nonzero = b.emit("not_equal", value, b.constant(0, value.dtype))
+    b.node("assert", (nonzero,), {"message": f"{what} by zero", "error": "ZeroDivisionError"})
 
 
 def inplace(ufunc: np.ufunc, target: Traced, other: Any) -> Traced:

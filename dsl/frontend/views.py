@@ -14,9 +14,9 @@ import numpy as np
 from dsl.frontend.scopes import Scope
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Value
-from dsl.ir.types import Shape
+from dsl.ir.types import I64, Shape
 
-__all__ = ["Bitcast", "DynamicSliced", "Part", "Picked", "Reshaped", "Sliced", "Transposed", "View"]
+__all__ = ["Bitcast", "DynamicSliced", "Part", "Picked", "Reshaped", "Sliced", "Stepped", "Transposed", "View"]
 
 Owned = tuple[Value, Scope]
 
@@ -109,6 +109,35 @@ class DynamicSliced:
     def put(self, b: Scope, base: Value, value: Value) -> Value:
         start = b.local(*self.start)
         return b.emit("update_dynamic_slice", base, value, start, axis=self.axis, step=self.step)
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A run of one axis with a traced start and step."""
+
+    axis: int
+    start: Owned
+    step: Owned
+    size: DimLike
+
+    def _indices(self, b: Scope) -> Value:
+        steps = b.emit("iota", size=self.size, dtype=I64)
+        return b.emit("add", b.local(*self.start), b.emit("multiply", steps, b.local(*self.step)))
+
+    def _front(self, rank: int) -> tuple[int, ...]:
+        return (self.axis, *(k for k in range(rank) if k != self.axis))
+
+    def get(self, b: Scope, base: Value) -> Value:
+        rows = b.emit("gather", base, self._indices(b), axes=(self.axis,))
+        order = tuple(sorted(range(len(base.shape)), key=self._front(len(base.shape)).__getitem__))
+        return b.emit("transpose", rows, axes=order) if self.axis else rows
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        rows = b.emit("transpose", value, axes=self._front(len(base.shape))) if self.axis else value
+        return b.emit("scatter", base, rows, self._indices(b), axes=(self.axis,), mode="update")
 
     def of(self, array: np.ndarray) -> np.ndarray | None:
         return None

@@ -174,8 +174,6 @@ class Builder:
             return int(value.node.attrs["value"].array)
         if name == "dim_size":
             return inputs[0].shape[value.node.attrs["axis"]]
-        if name == "cast" and inputs[0].dtype.kind in "iu":
-            return self.as_dim(inputs[0])
         if name in ("add", "subtract", "multiply") and value.dtype == I64:
             lhs, rhs = map(self.as_dim, inputs)
             return lhs + rhs if name == "add" else lhs - rhs if name == "subtract" else lhs * rhs

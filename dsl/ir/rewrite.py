@@ -159,31 +159,26 @@ class Rewriter(Builder):
     ) -> tuple[list[Value], list[Node]]:
         """Copy a region's nodes here; return its results and effects. Its first effects come after `controls`."""
         values, copies = dict(zip(graph.params, args, strict=True)), dict[Node, Node]()
+        pinned = _pinned(graph)
         for node in graph.nodes:
-            copies[node] = self.copy(node, values, copies, controls)
+            before = tuple(copies[control] for control in node.controls)
+            copies[node] = self.copy(node, values, before or (controls if node in pinned else ()))
             values.update(zip(node.outputs, copies[node].outputs, strict=True))
         return [values[value] for value in graph.results], [copies[node] for node in graph.effects]
 
     def copy(
-        self,
-        node: Node,
-        values: Mapping[Value, Value],
-        copies: Mapping[Node, Node] | None = None,
-        first: tuple[Node, ...] = (),
+        self, node: Node, values: Mapping[Value, Value], controls: tuple[Node, ...] = ()
     ) -> Node:
-        """Add a node of another graph here, its inputs replaced by `values` and its controls by `copies`."""
+        """Add a node of another graph here, its inputs replaced by `values`."""
         inputs = tuple(values[value] for value in node.inputs)
-        before = tuple((copies or {})[control] for control in node.controls)
         if node.op.has(Trait.PURE) and not node.regions:
             made = self.node(
                 node.op, inputs, node.attrs,
-                types=node.types, controls=before, dims=node.dims, loc=node.loc,
+                types=node.types, controls=controls, dims=node.dims, loc=node.loc,
             )  # fmt: skip
             if made.types == node.types:
                 return made
-        if not before and has_effect(node):
-            before = first
-        return self.adopt(_with(node, inputs, node.regions, before))
+        return self.adopt(_with(node, inputs, node.regions, controls))
 
     def outer_size(self, symbol: Dim) -> Value:
         raise UnknownSize(symbol)

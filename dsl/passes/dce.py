@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.rewrite import Rewriter, rebuild, with_params
+from dsl.ir.rewrite import Rewriter, has_effect, rebuild, with_params
 
 __all__ = ["Structured", "dce", "narrow"]
 
@@ -198,6 +198,10 @@ def _prune(builder: Rewriter, node: Node, live: set[Value]) -> list[Value | None
         if any(region.params[k] in live for region in node.regions)
     ]
     results = [i for i, value in enumerate(builder.origin.outputs) if value in live]
+    if not results and not has_effect(node):
+        # It has lost its effects and is here only because it once had its place in their order.
+        builder.stand_in(node, node.controls)
+        return [None] * len(node.types)
     if view.is_loop:
         start = view.carried.start
         kept = {*params, *(start + i for i in results), *range(start)}

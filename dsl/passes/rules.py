@@ -211,7 +211,9 @@ def _halve(m: Match) -> Value | None:
     mantissa, exponent = np.frexp(np.float64(array))
     if abs(mantissa) != 0.5 or not -14 < exponent < 14:
         return None
-    return m.make("multiply", m[x], m.builder.constant(np.asarray(1.0 / float(array)).astype(array.dtype)))
+    return m.make(
+        "multiply", m[x], m.builder.constant(np.asarray(1.0 / float(array)).astype(array.dtype))
+    )
 
 
 def _regroup(ufunc: np.ufunc, m: Match) -> Value | None:

@@ -1,5 +1,31 @@
 """The traced meanings of NumPy's functions, by subject."""
 
-from dsl.frontend.functions import creation, elementwise
+from dsl.frontend.functions import (
+    contract,
+    creation,
+    differences,
+    edit,
+    einsum,
+    elementwise,
+    fft,
+    grids,
+    histogram,
+    index,
+    join,
+    linalg,
+    moments,
+    nan,
+    nn,
+    pad,
+    quantiles,
+    random,
+    reduce,
+    shape,
+    sort,
+    stats,
+)
 
-__all__ = ["creation", "elementwise"]
+__all__ = [
+    "contract", "creation", "differences", "edit", "einsum", "elementwise", "fft", "grids", "histogram", "index",
+    "join", "linalg", "moments", "nan", "nn", "pad", "quantiles", "random", "reduce", "shape", "sort", "stats",
+]  # fmt: skip

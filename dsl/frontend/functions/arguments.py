@@ -7,7 +7,6 @@ to the library; what needs a primitive or a symbolic size goes through the helpe
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from dsl.frontend.traced import (
     lift,
     python_type,
     read,
-    reshape,
     size_number,
     supported_dtype,
     wrap,
@@ -35,12 +33,12 @@ from dsl.ir.types import BFLOAT16, BOOL, I64, Shape, size_of
 
 __all__ = [
     "NoValue", "along", "array_of", "ask", "box", "broadcast", "common", "convert", "counter", "dims_of", "drop_view",
-    "flat_view", "gather_axis", "into", "is_half", "is_inexact", "keep_dims", "merge_axes", "normal_axes", "normal_axis",
-    "number", "one_of", "result_dtype", "splat", "weak", "with_dims",
+    "flat_view", "gather_axis", "into", "is_half", "is_inexact", "is_symbolic", "keep_dims", "merge_axes",
+    "normal_axes", "normal_axis", "number", "plain", "result_dtype", "splat", "weak", "with_dims",
 ]  # fmt: skip
 
 Array = Any  # a Traced, typed loosely so that NumPy's own functions accept it
-NoValue: Any = np._NoValue  # type: ignore[attr-defined]
+NoValue: Any = np._NoValue
 
 
 # -- arrays and dtypes ---------------------------------------------------------------------------------------------
@@ -147,14 +145,11 @@ def normal_axes(axis: Any, rank: int, prefix: str = "") -> tuple[int, ...]:
         return () if zero_rank else (normal_axis(axis, rank, prefix),)
     axes = tuple(sorted(normal_axis(a, rank, prefix) for a in axis))
     if len(set(axes)) != len(axes):
-        raise ShapeError(f"{prefix}: duplicate value in 'axis'" if prefix else "duplicate value in 'axis'", location=here())
+        raise ShapeError(
+            f"{prefix}: duplicate value in 'axis'" if prefix else "duplicate value in 'axis'",
+            location=here(),
+        )
     return axes
-
-
-def one_of(value: Any, choices: Sequence[str], what: str) -> None:
-    """Refuse a string argument that is not one of `choices`."""
-    if value not in choices:
-        raise ShapeError(f"{what} must be one of {', '.join(map(repr, choices))} (got {value!r})", location=here())
 
 
 def keep_dims(result: Array, shape: Shape, axes: tuple[int, ...], keepdims: Any) -> Array:
@@ -171,7 +166,9 @@ def merge_axes(x: Array, axes: tuple[int, ...]) -> Array:
     rest = tuple(k for k in range(x.ndim) if k not in axes)
     shape = dims_of(x)
     count = size_of(tuple(shape[k] for k in axes))
-    return with_dims(x.transpose((*axes, *rest)) if x.ndim else x, (count, *(shape[k] for k in rest)))
+    return with_dims(
+        x.transpose((*axes, *rest)) if x.ndim else x, (count, *(shape[k] for k in rest))
+    )
 
 
 # -- selecting -----------------------------------------------------------------------------------------------------
@@ -236,6 +233,3 @@ def plain(x: Any) -> bool:
     if isinstance(x, (list, tuple)):
         return all(map(plain, x))
     return not isinstance(x, Traced)
-
-
-_ = reshape

@@ -1,7 +1,7 @@
 """Products that sum: matmul, dot and its relatives, tensordot, kron, cross.
 
-Operands are taken as NumPy takes them: of `matmul`, `vecdot`, `matvec` and `vecmat`, which are ufuncs, Python numbers have
-no dtype of their own (and are refused for their rank); elsewhere they are arrays of rank 0. Products are `matmul` nodes
+Operands are taken as NumPy takes them: `matmul`, `vecdot`, `matvec` and `vecmat` are ufuncs, to which Python numbers
+have no dtype of their own (and too low a rank); elsewhere they are arrays of rank 0. Products are `matmul` nodes
 wherever an index is summed over, so sums of products may be rounded in another order than NumPy's.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 import dsl.frontend.functions.einsum  # noqa: F401 - registers einsum
 from dsl.errors import IndexTypeError, ShapeError
 from dsl.frontend.functions.values import (
+    Array,
     common_dtype,
     conjugate,
     drop_axis,
@@ -255,7 +256,10 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     keep_x = [k for k in range(len(x.shape)) if k not in first]
     keep_y = [k for k in range(len(y.shape)) if k not in second]
     rows, columns = tuple(x.shape[k] for k in keep_x), tuple(y.shape[k] for k in keep_y)
-    left = reshape_value(transpose_value(x, keep_x + first), (size_of(rows), size_of(tuple(x.shape[k] for k in first))))
+    left = reshape_value(
+        transpose_value(x, keep_x + first),
+        (size_of(rows), size_of(tuple(x.shape[k] for k in first))),
+    )
     right = transpose_value(y, second + keep_y)
     right = reshape_value(right, (size_of(tuple(y.shape[k] for k in second)), size_of(columns)))
     return fresh(reshape_value(multiply_matrices(left, right), rows + columns))
@@ -292,7 +296,9 @@ def kron(a: Any, b: Any) -> Any:
 
 
 @implements("cross")
-def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+def cross(
+    a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Any:
     """Cross product of vectors of 3 components, or of 2 with a third that is zero."""
     if axis is not None:
         axisa = axisb = axisc = axis
@@ -312,11 +318,11 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     return _cores_back(stack_last(parts), axisc)
 
 
-def _components(x: Traced, dtype: np.dtype) -> list[Traced]:
-    return [of_dtype(x[..., k], dtype) for k in range(int(x.type.shape[-1]))]  # type: ignore[arg-type]
+def _components(x: Traced, dtype: np.dtype) -> list[Array]:
+    return [of_dtype(x[..., k], dtype) for k in range(3 if x.type.shape[-1] == 3 else 2)]
 
 
-def _cross_parts(a: list[Traced], b: list[Traced]) -> list[Traced]:
+def _cross_parts(a: list[Array], b: list[Array]) -> list[Array]:
     last = a[0] * b[1] - a[1] * b[0]
     if len(a) == len(b) == 2:
         return [last]

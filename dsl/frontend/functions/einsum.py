@@ -1,8 +1,8 @@
 """Einstein summation: `np.einsum` as diagonals, sums, transposes and matrix products.
 
-Subscripts become one tuple of labels per operand; the dims of an ellipsis get labels of their own, counted from the right.
-Operands are then contracted in pairs along a path from opt_einsum; NumPy's `optimize=` may give another. A size that is
-known only at run time is taken for 32 when paths are compared.
+Subscripts become one tuple of labels per operand; the dims of an ellipsis get labels of their own, counted from the
+right. Operands are then contracted in pairs along a path from opt_einsum; NumPy's `optimize=` may give another. A size
+that is known only at run time is taken for 32 when paths are compared.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ class Term(NamedTuple):
 
 @implements("einsum")
 def einsum(
-    *operands: Any, out: Any = None, optimize: Any = False, dtype: Any = None, order: str = "K", casting: str = "safe"
+    *operands: Any,
+    out: Any = None,
+    optimize: Any = False,
+    dtype: Any = None,
+    order: str = "K",
+    casting: str = "safe",
 ) -> Any:
     """Sum of products of elements with the same subscripts."""
     text, arrays = _subscripts(operands)
@@ -88,7 +93,10 @@ def _fail(message: str) -> ShapeError:
 def _subscripts(operands: tuple[Any, ...]) -> tuple[str, list[Traced]]:
     """Return the subscripts as text and the operands; both of NumPy's forms are taken."""
     if not operands:
-        raise _fail("must specify the einstein sum subscripts string and at least one operand, or at least one operand and its corresponding subscripts list")  # fmt: skip
+        raise _fail(
+            "must specify the einstein sum subscripts string and at least one operand, or at least one operand and "
+            "its corresponding subscripts list"
+        )
     if isinstance(operands[0], str):
         return operands[0].replace(" ", ""), [lift(x) for x in operands[1:]]
     pairs = len(operands) // 2
@@ -111,29 +119,36 @@ def _parse(text: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
     parts = left.split(",")
     if len(parts) != len(ranks):
         how = "more" if len(parts) < len(ranks) else "fewer"
-        raise _fail(f"{how} operands provided to einstein sum function than specified in the subscripts string")
+        raise _fail(
+            f"{how} operands provided to einstein sum function than specified in the subscripts string"
+        )
     labels = [_operand_labels(part, rank, k) for k, (part, rank) in enumerate(zip(parts, ranks))]
     width = max((sum(map(str.isdigit, own)) for own in labels), default=0)
     hidden = tuple(str(k) for k in reversed(range(width)))
     return labels, _explicit(right, labels, hidden) if arrow else hidden + _implicit(labels)
 
 
-def _check_letters(text: str) -> None:
+def _check_letters(text: str, where: str) -> None:
     for letter in text.replace("...", "", 1):
+        if letter == ".":
+            raise _fail(
+                "einstein sum subscripts string contains a '.' that is not part of an ellipsis ('...') "
+                f"in {where}"
+            )
         if letter not in _LETTERS:
             raise _fail(
-                "einstein sum subscripts string contains a '.' that is not part of an ellipsis ('...')"
-                if letter == "."
-                else f"invalid subscript '{letter}' in einstein sum subscripts string, subscripts must be letters"
+                f"invalid subscript '{letter}' in einstein sum subscripts string, subscripts must be letters"
             )
 
 
 def _operand_labels(part: str, rank: int, index: int) -> Labels:
-    _check_letters(part)
+    _check_letters(part, f"operand {index}")
     head, dots, tail = part.partition("...")
     extra = rank - len(head) - len(tail)
     if extra < 0:
-        raise _fail(f"einstein sum subscripts string contains too many subscripts for operand {index}")
+        raise _fail(
+            f"einstein sum subscripts string contains too many subscripts for operand {index}"
+        )
     if extra and not dots:
         raise _fail(
             "operand has more dimensions than subscripts given in einstein sum, but no '...' ellipsis "
@@ -148,11 +163,13 @@ def _implicit(labels: list[Labels]) -> Labels:
 
 
 def _explicit(text: str, labels: list[Labels], hidden: Labels) -> Labels:
-    _check_letters(text)
+    _check_letters(text, "the output")
     known = {label for own in labels for label in own}
     for letter in text.replace(".", ""):
         if text.count(letter) > 1:
-            raise _fail(f"einstein sum subscripts string includes output subscript '{letter}' multiple times")
+            raise _fail(
+                f"einstein sum subscripts string includes output subscript '{letter}' multiple times"
+            )
         if letter not in known:
             raise _fail(
                 f"einstein sum subscripts string included output subscript '{letter}' which never appeared in an input"
@@ -183,7 +200,9 @@ def _without_repeats(x: Traced, labels: Labels) -> tuple[Traced, Labels]:
 def _collapse(x: Traced, first: int, second: int, label: str) -> Traced:
     m, n = x.type.shape[first], x.type.shape[second]
     if differ(m, n):
-        raise _fail(f"dimensions in single operand for collapsing index '{label}' don't match ({m} != {n})")
+        raise _fail(
+            f"dimensions in single operand for collapsing index '{label}' don't match ({m} != {n})"
+        )
     diagonal = diagonal_view(x, first, second)
     rank = diagonal.ndim
     return transpose_view(diagonal, (*range(first), rank - 1, *range(first, rank - 1)))
@@ -196,7 +215,9 @@ def diagonal_view(x: Traced, axis1: int, axis2: int) -> Traced:
     *batch, n, m = last.type.shape
     if not isinstance(m, int):
         places = read(iota(n))
-        value = current_scope().emit("gather", read(last), places, places, axes=(x.ndim - 2, x.ndim - 1))
+        value = current_scope().emit(
+            "gather", read(last), places, places, axes=(x.ndim - 2, x.ndim - 1)
+        )
         return fresh(transpose_value(value, (*range(1, x.ndim - 1), 0)))
     size = (*batch, m)
     start, step = (0,) * len(size), (1,) * len(batch) + (m + 1,)
@@ -228,7 +249,9 @@ def _mismatch(operands: Sequence[tuple[Traced, Labels]]) -> ShapeError:
 def _narrow(term: Term, sizes: Sizes) -> Term:
     """Drop the axes of size 1 that are broadcast to another size."""
     kept = [(label, dim) for label, dim in zip(*_parts(term)) if dim == sizes[label] or dim != 1]
-    return Term(tuple(label for label, _ in kept), reshape_value(term.value, tuple(dim for _, dim in kept)))
+    return Term(
+        tuple(label for label, _ in kept), reshape_value(term.value, tuple(dim for _, dim in kept))
+    )
 
 
 def _parts(term: Term) -> tuple[Labels, tuple[DimLike, ...]]:
@@ -290,7 +313,9 @@ def _product(x: Term, y: Term, labels: Labels) -> Value:
 
 def _spread(term: Term, labels: Labels) -> Value:
     """Return a term with an axis for every label, of size 1 where it has none."""
-    value = transpose_value(term.value, (term.labels.index(label) for label in labels if label in term.labels))
+    value = transpose_value(
+        term.value, (term.labels.index(label) for label in labels if label in term.labels)
+    )
     for k, label in enumerate(labels):
         if label not in term.labels:
             value = insert_axis(value, k)
@@ -300,9 +325,13 @@ def _spread(term: Term, labels: Labels) -> Value:
 def _grouped(term: Term, *groups: Labels) -> Value:
     """Return a term as an array of rank 3 (rank 2 without batch): each group of labels is one axis."""
     dims = dict(zip(*_parts(term)))
-    value = transpose_value(term.value, (term.labels.index(label) for group in groups for label in group))
+    value = transpose_value(
+        term.value, (term.labels.index(label) for group in groups for label in group)
+    )
     wanted = groups if groups[0] else groups[1:]
-    return reshape_value(value, tuple(size_of(tuple(dims[label] for label in group)) for group in wanted))
+    return reshape_value(
+        value, tuple(size_of(tuple(dims[label] for label in group)) for group in wanted)
+    )
 
 
 def _path(terms: list[Term], result: Labels, sizes: Sizes, optimize: Any) -> list[tuple[int, ...]]:

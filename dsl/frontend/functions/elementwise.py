@@ -10,9 +10,7 @@ import numpy as np
 from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
     NoValue,
-    along,
     array_of,
-    ask,
     broadcast,
     convert,
     dims_of,
@@ -24,9 +22,10 @@ from dsl.frontend.functions.arguments import (
     weak,
 )
 from dsl.frontend.library import implements
-from dsl.frontend.scopes import current_scope, here
-from dsl.frontend.traced import Kind, Traced, cast, concrete, emit, fresh, lift, read, supported_dtype, wrap
-from dsl.frontend.ufuncs import apply
+from dsl.frontend.runtime import call as call_user
+from dsl.frontend.scopes import current_scope, current_trace, here
+from dsl.frontend.traced import Kind, Traced, cast, emit, fresh, lift, read, wrap
+from dsl.frontend.ufuncs import apply, dispatch
 from dsl.ir.ops.elementwise import UFUNC_OPS
 from dsl.ir.types import BOOL, broadcast_shapes
 
@@ -50,11 +49,25 @@ def _ufunc(ufunc: np.ufunc, name: str) -> Callable[..., Any]:
         if len(inputs) < ufunc.nin:
             text = f"{name}() takes from {ufunc.nin} to {ufunc.nargs} positional arguments but {len(inputs)} were given"
             raise TypeRuleError(text, location=here())
-        given = inputs[ufunc.nin :] or out
-        return apply(ufunc, *inputs[: ufunc.nin], out=given or None, where=where, dtype=dtype, casting=casting)
+        target = inputs[ufunc.nin :] if len(inputs) > ufunc.nin else out
+        return apply(
+            ufunc, *inputs[: ufunc.nin], out=target, where=where, dtype=dtype, casting=casting
+        )
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = UFUNC_OPS[ufunc].doc
+    for method in ("reduce", "accumulate", "outer", "at"):
+        setattr(call, method, _ufunc_method(ufunc, method))
+    return call
+
+
+def _ufunc_method(ufunc: np.ufunc, method: str) -> Callable[..., Any]:
+    def call(*inputs: Any, **kwargs: Any) -> Any:
+        if current_trace() is None:
+            return getattr(ufunc, method)(*inputs, **kwargs)
+        return dispatch(ufunc, method, inputs, kwargs)
+
+    call.__name__ = call.__qualname__ = method
     return call
 
 
@@ -117,7 +130,7 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
         raise ShapeError(text, location=here())
     result: Any = np.zeros_like(x)
     for condition, function in zip(conditions, functions, strict=True):
-        piece = function(x, *args, **kw) if callable(function) else function
+        piece = call_user(function, x, *args, **kw) if callable(function) else function
         result = where(condition, convert(piece, x.dtype), result)
     return result
 
@@ -135,7 +148,14 @@ def _is_flat(condlist: Any, x: Array) -> bool:
 
 @implements("clip")
 def clip(
-    a: Any, a_min: Any = NoValue, a_max: Any = NoValue, out: Any = None, *, min: Any = NoValue, max: Any = NoValue, **kwargs: Any
+    a: Any,
+    a_min: Any = NoValue,
+    a_max: Any = NoValue,
+    out: Any = None,
+    *,
+    min: Any = NoValue,
+    max: Any = NoValue,
+    **kwargs: Any,
 ) -> Any:
     """Limit values to an interval; a NaN anywhere gives NaN."""
     low = _bound(min if a_min is NoValue else a_min)
@@ -216,7 +236,9 @@ def angle(z: Any, deg: bool = False) -> Any:
 
 
 @implements("nan_to_num")
-def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def nan_to_num(
+    x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
+) -> Any:
     """Replace NaN and infinities by numbers."""
     given = array_of(x)
     result = _finite(given, nan, posinf, neginf)
@@ -259,7 +281,9 @@ def _signed_infinity(x: Any, negative: bool, out: Any, name: str) -> Any:
         text = f"This operation is not supported for {lift(x).dtype} values because it would be ambiguous."
         raise TypeRuleError(text, location=here())
     sign = np.signbit(lift(x)) if lift(x).dtype != BOOL else False
-    return apply(np.logical_and, np.isinf(lift(x)), sign if negative else np.logical_not(sign), out=out)
+    return apply(
+        np.logical_and, np.isinf(lift(x)), sign if negative else np.logical_not(sign), out=out
+    )
 
 
 @implements("isreal")
@@ -289,7 +313,11 @@ def isrealobj(x: Any) -> bool:
 @implements("isscalar")
 def isscalar(element: Any) -> bool:
     """Tell whether a value is a NumPy scalar or a Python number."""
-    return element.kind is not Kind.ARRAY if isinstance(element, Traced) else bool(np.isscalar(element))
+    return (
+        element.kind is not Kind.ARRAY
+        if isinstance(element, Traced)
+        else bool(np.isscalar(element))
+    )
 
 
 @implements("isclose")
@@ -304,7 +332,9 @@ def isclose(a: Any, b: Any, rtol: Any = 1.0e-5, atol: Any = 1.0e-8, equal_nan: b
 
 
 @implements("allclose")
-def allclose(a: Any, b: Any, rtol: Any = 1.0e-5, atol: Any = 1.0e-8, equal_nan: bool = False) -> Any:
+def allclose(
+    a: Any, b: Any, rtol: Any = 1.0e-5, atol: Any = 1.0e-8, equal_nan: bool = False
+) -> Any:
     """Tell whether all elements are equal within a tolerance."""
     return _truth(np.all(isclose(a, b, rtol, atol, equal_nan)))
 
@@ -343,7 +373,9 @@ def _equal_at_run_time(x: Array, y: Array, equal_nan: bool) -> Array:
         wanted, own = x.shape[axis], y.shape[axis]
         fits = fits & (wanted == own)
         positions = np.minimum(np.arange(wanted), np.maximum(own - 1, 0))
-        grown = np.concatenate([picked, np.zeros_like(picked.sum(axis=axis, keepdims=True))], axis=axis)
+        grown = np.concatenate(
+            [picked, np.zeros_like(picked.sum(axis=axis, keepdims=True))], axis=axis
+        )
         picked = np.take(grown, positions, axis=axis)
     return _truth(fits & np.all(_same(x, picked, equal_nan)))
 
@@ -417,7 +449,9 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * PI)
 
 
 @implements("interp")
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+def interp(
+    x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None
+) -> Any:
     """Interpolate linearly between data points with increasing abscissas."""
     values = array_of(fp)
     values = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
@@ -461,8 +495,12 @@ def _interpolate(at: Array, points: Array, values: Array, left: Any, right: Any)
     result = where(np.isnan(result), slope * (at - x1) + y1, result)
     result = where(np.isnan(result) & (y0 == y1), y0, result)
     result = where((at == x0) | (low == last), y0, result)
-    result = where(at < points[0], values[0] if left is None else convert(left, values.dtype), result)
-    result = where(at > points[-1], values[-1] if right is None else convert(right, values.dtype), result)
+    result = where(
+        at < points[0], values[0] if left is None else convert(left, values.dtype), result
+    )
+    result = where(
+        at > points[-1], values[-1] if right is None else convert(right, values.dtype), result
+    )
     return wrap(read(where(np.isnan(at), convert(np.nan, values.dtype), result)))
 
 
@@ -516,6 +554,3 @@ def min_scalar_type(a: Any) -> np.dtype:
 def isfortran(a: Any) -> bool:
     """Tell whether an array is Fortran contiguous but not C contiguous."""
     return bool(lift(a).flags.fnc)
-
-
-_ = (along, ask, concrete, supported_dtype)

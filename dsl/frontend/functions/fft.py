@@ -1,7 +1,7 @@
 """`dsl.fft`: NumPy's discrete Fourier transforms.
 
-Precision is NumPy 2's: half and single precision are computed in single, everything else in double. An input is cropped or
-padded with zeros to the length of its transform; lengths may be known only at run time.
+Precision is NumPy 2's: half and single precision are computed in single, everything else in double. An input is cropped
+or padded with zeros to the length of its transform; lengths may be known only at run time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError, TypeRuleError
-from dsl.frontend.functions.values import iota
+from dsl.frontend.functions.values import Array, iota
 from dsl.frontend.library import implements
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
@@ -33,7 +33,6 @@ from dsl.ir.types import BFLOAT16, BY_NAME
 
 __all__: list[str] = []
 
-Array = Any
 Transform = Callable[..., Any]
 F16, F32, F64, C64, C128 = (BY_NAME[name] for name in ("f16", "f32", "f64", "c64", "c128"))
 _SWAPPED = {"backward": "forward", None: "forward", "ortho": "ortho", "forward": "backward"}
@@ -81,7 +80,8 @@ def _scale(y: Value, n: DimLike, norm: Any, inverse: bool, dtype: np.dtype) -> V
     """Multiply as `norm` asks; neither direction of the primitives does."""
     if norm not in _SWAPPED:
         raise ShapeError(
-            f'Invalid norm value {norm}; should be "backward","ortho" or "forward".', location=here()
+            f'Invalid norm value {norm}; should be "backward","ortho" or "forward".',
+            location=here(),
         )
     kind = _SWAPPED[norm] if inverse else norm or "backward"
     if kind == "backward":
@@ -102,10 +102,11 @@ def _run(op: str, a: Any, n: DimLike, axis: Any, norm: Any, out: Any, inverse: b
     _check_length(n)
     axis = normalise_axis(axis, x.ndim)
     real, whole = _real_dtype(x.dtype), _complex_dtype(x.dtype)
+    factor = F16 if x.dtype == F16 else real  # NumPy rounds the factor of `norm` to float16
     takes = real if op == "rfft" else whole
     value = _resize(cast(read(x), takes), axis, n // 2 + 1 if op == "irfft" else n)
-    attrs = {"inverse": inverse} if op == "fft" else {}
-    result = _scale(current_scope().emit(op, value, axis=axis, n=n, **attrs), n, norm, inverse, real)
+    attrs: dict[str, Any] = {"axis": axis, "n": n} | ({"inverse": inverse} if op == "fft" else {})
+    result = _scale(current_scope().emit(op, value, **attrs), n, norm, inverse, factor)
     if op == "irfft" and x.dtype == F16:
         result = cast(result, F16)
     return _stored(fresh(result), out, axis)
@@ -161,7 +162,8 @@ def irfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = No
 def _swap(norm: Any) -> Any:
     if norm not in _SWAPPED:
         raise ShapeError(
-            f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".', location=here()
+            f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".',
+            location=here(),
         )
     return _SWAPPED[norm]
 
@@ -209,7 +211,9 @@ def _is_whole(n: Any) -> bool:
     return n is None or (isinstance(n, int) and n == -1)
 
 
-def _each(transform: Transform, a: Any, lengths: Sequence[Any], axes: Sequence[int], norm: Any, out: Any) -> Any:
+def _each(
+    transform: Transform, a: Any, lengths: Sequence[Any], axes: Sequence[int], norm: Any, out: Any
+) -> Any:
     """Transform axes from the last to the first; `out` gets the last result."""
     result = lift(a)
     for k, (n, axis) in enumerate(reversed(list(zip(lengths, axes)))):
@@ -287,7 +291,7 @@ def fftfreq(n: Any, d: Any = 1.0, device: Any = None) -> Any:
     if isinstance(size, int) and not isinstance(d, Traced):
         return constant(np.fft.fftfreq(size, d))
     places = iota(size)
-    signed: Array = np.where(places * 2 < n, places, places - n)  # type: ignore[arg-type]
+    signed: Array = np.where(places * 2 < n, places, places - n)
     return signed * (1.0 / (n * d))
 
 
@@ -316,7 +320,9 @@ def _rotate(x: Value, axis: int, left: DimLike) -> Value:
 
 def _shifted(x: Any, axes: Any, inverse: bool) -> Traced:
     array = lift(x)
-    chosen = range(array.ndim) if axes is None else axes if isinstance(axes, (tuple, list)) else (axes,)
+    chosen = (
+        range(array.ndim) if axes is None else axes if isinstance(axes, (tuple, list)) else (axes,)
+    )
     value = read(array)
     for axis in chosen:
         at = normalise_axis(axis, array.ndim)

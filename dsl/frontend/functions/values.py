@@ -14,10 +14,12 @@ from dsl.frontend.ufuncs import _common_shape
 from dsl.ir.graph import Value
 from dsl.ir.types import Shape
 
+Array = Any  # a Traced, typed loosely so that NumPy's own functions accept it
+
 __all__ = [
-    "broadcast_batches", "broadcast_value", "common_dtype", "conjugate", "drop_axis", "insert_axis",
-    "iota", "multiply_matrices", "of_dtype", "promoted", "reshape_value", "stack_last", "sum_axes",
-    "transpose_value",
+    "Array", "broadcast_batches", "broadcast_run_time", "broadcast_value", "common_dtype", "conjugate",
+    "drop_axis", "insert_axis", "iota", "multiply_matrices", "of_dtype", "promoted", "reshape_value",
+    "stack_last", "sum_axes", "transpose_value",
 ]  # fmt: skip
 
 
@@ -29,7 +31,7 @@ def common_dtype(*operands: Traced) -> np.dtype:
         raise TypeRuleError(str(error), location=here()) from None
 
 
-def of_dtype(x: Traced, dtype: np.dtype) -> Traced:
+def of_dtype(x: Array, dtype: np.dtype) -> Array:
     """Return `x` itself if it has the dtype, else a converted copy."""
     return x if x.dtype == dtype else fresh(cast(read(x), dtype), x.kind)
 
@@ -49,7 +51,9 @@ def reshape_value(x: Value, shape: Shape) -> Value:
 def transpose_value(x: Value, axes: Iterable[int]) -> Value:
     """Return `x` with axis k being its axis `axes[k]`."""
     order = tuple(axes)
-    return x if order == tuple(range(len(order))) else current_scope().emit("transpose", x, axes=order)
+    return (
+        x if order == tuple(range(len(order))) else current_scope().emit("transpose", x, axes=order)
+    )
 
 
 def insert_axis(x: Value, axis: int) -> Value:
@@ -80,7 +84,7 @@ def sum_axes(x: Value, axes: Iterable[int]) -> Value:
     return current_scope().emit("sum", x, axes=chosen) if chosen else x
 
 
-def iota(size: Any, dtype: Any = np.int64) -> Traced:
+def iota(size: Any, dtype: Any = np.int64) -> Array:
     """Return the vector 0, 1, 2, … of `size` elements."""
     return fresh(current_scope().emit("iota", size=size, dtype=np.dtype(dtype)))
 
@@ -100,7 +104,16 @@ def broadcast_batches(x: Value, y: Value) -> tuple[Value, Value]:
     return first, second
 
 
-def stack_last(parts: Sequence[Traced]) -> Traced:
+def broadcast_run_time(a: Array, b: Array) -> tuple[Value, Value]:
+    """Return two stacks of matrices whose batches the type rules can broadcast."""
+    x, y = read(a), read(b)
+    static = x.tensor.is_static() and y.tensor.is_static()
+    if static or min(len(x.shape), len(y.shape)) < 3:
+        return x, y
+    return broadcast_batches(x, y)
+
+
+def stack_last(parts: Sequence[Array]) -> Array:
     """Join arrays of one type along a new last axis."""
     columns = [insert_axis(read(part), -1) for part in parts]
     return fresh(current_scope().emit("concatenate", *columns, axis=len(columns[0].shape) - 1))

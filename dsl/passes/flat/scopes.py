@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from dsl.errors import VerifyError
+from dsl.ir.build import resources_of
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.printer import node_lines
 
-__all__ = ["Frame", "Scope", "Scopes"]
+__all__ = ["Frame", "Scope", "Scopes", "has_effect"]
 
 
 @dataclass(eq=False)
@@ -50,6 +51,12 @@ class Scope:
             return None
         group, side = self.key
         return self.parent.branch(group, 1 - side)
+
+    @property
+    def predicate(self) -> Value:
+        """What decides whether this branch runs."""
+        found: Value = self.key[0][0]
+        return found
 
     def is_in(self, other: Scope) -> bool:
         scope: Scope | None = self
@@ -92,8 +99,9 @@ class Frame:
 class Scopes:
     """The scopes of one graph. `home` says where a node reads, `scope` where a value lives.
 
-    `arms` gives the inputs of each merge, side 0 first; merges of more than two inputs are split into new ones of two. With
-    `hints`, the attribute `scope` of switches tells apart what shares a predicate.
+    `arms` gives the inputs of each merge, side 0 first; merges of more than two inputs are split into new ones of two.
+    `effects` lists what has an effect in a scope or below. With `hints`, the attribute `scope` of switches tells apart what
+    shares a predicate.
     """
 
     def __init__(self, graph: Graph, *, hints: bool = True) -> None:
@@ -104,12 +112,16 @@ class Scopes:
         self.frames: dict[Scope | None, Frame] = {}
         self.arms: dict[Node, tuple[Value, Value]] = {}
         self.position: dict[Node, int] = {value.node: -1 for value in graph.params}
+        self.effects: dict[Scope, list[Node]] = {}
         self._named: dict[str, Scope] = {}
         for position, node in enumerate(graph.nodes):
             self.position[node] = position
             _PLACE.get(node.op.name, Scopes._ordinary)(self, node)
         for frame in self.frames.values():
             self._check_loop(frame)
+        for node in filter(has_effect, graph.nodes):
+            for scope in (self.root, *self.home[node].below((self.root,))):
+                self.effects.setdefault(scope, []).append(node)
 
     def fail(self, node: Node, rule: str) -> NoReturn:
         """Say which rule a node breaks."""
@@ -240,6 +252,11 @@ class Scopes:
             if self.home[again] is not frame.body:
                 rule = "a next_iteration is live only on side 1 of the switches on the loop_cond"
                 self.fail(again, rule)
+
+
+def has_effect(node: Node) -> bool:
+    """Tell whether a node, or a region that it owns, has an effect."""
+    return bool(resources_of(node.op, node.regions)) or any(r.effects for r in node.regions)
 
 
 def _on_loop_cond(switch: Node) -> bool:
