@@ -155,7 +155,7 @@ class Compiled(Generic[P, R]):
         self._signature = Signature(fn, names)
         self._entries: dict[Any, list[Lowered]] = {}
         self._reasons: list[str] = []
-        self._static_ints = False
+        self._static_level = 0
         self._hits = self._misses = 0
         self._lock = threading.RLock()
 
@@ -164,7 +164,7 @@ class Compiled(Generic[P, R]):
             return self._fn(*args, **kwargs)
         if current_trace() is not None:
             return self.dsl_inline(args, kwargs)  # type: ignore[arg-type,return-value]
-        arguments = self._signature.take_apart(args, kwargs, static_ints=self._static_ints)
+        arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
         entry, arguments = self._entry(arguments, args, kwargs)
         return _run(entry, arguments)  # type: ignore[no-any-return]
 
@@ -193,29 +193,27 @@ class Compiled(Generic[P, R]):
         with self._lock:
             self._misses += 1
             reason = self._why(arguments, failure)
-            try:
-                entry = self._compile(arguments, reason)
-            except DslError as error:
-                retry = self._retry_static(error, arguments, args, kwargs)
-                if retry is None:
-                    raise
-                arguments, entry = retry
+            arguments, entry = self._compile_some_way(arguments, reason, args, kwargs)
             self._entries.setdefault(arguments.key, []).append(entry)
             return entry, arguments
 
-    def _retry_static(self, error: DslError, arguments: Arguments, args: Any, kwargs: Any) -> tuple[Arguments, Lowered] | None:
-        """Where Python needs the value of an int argument, compile for that value."""
-        ints = [p for p, leaf in zip(arguments.paths, arguments.leaves, strict=True) if isinstance(leaf, int) and not isinstance(leaf, bool)]
-        if not ints or self._static_ints:
-            return None
-        again = self._signature.take_apart(args, kwargs, static_ints=True)
-        reason = f"the values of the integers {', '.join(ints)} are needed while tracing ({error.message})"
+    def _compile_some_way(self, arguments: Arguments, reason: str, args: Any, kwargs: Any) -> tuple[Arguments, Lowered]:
+        """Compile with Python numbers as inputs or, where tracing needs their values, for these values."""
         try:
-            entry = self._compile(again, reason)
-        except DslError:
-            return None
-        self._static_ints = True
-        return again, entry
+            return arguments, self._compile(arguments, reason)
+        except Exception as error:
+            for level in range(self._static_level + 1, 3):
+                again = self._signature.take_apart(args, kwargs, static_level=level)
+                if again.key == arguments.key:
+                    continue
+                why = f"{reason}; the values of Python numbers are needed while tracing ({_first_line(error)})"
+                try:
+                    entry = self._compile(again, why)
+                except DslError:
+                    continue
+                self._static_level = level
+                return again, entry
+            raise
 
     def _compile(self, arguments: Arguments, reason: str) -> Lowered:
         name = getattr(self._fn, "__name__", "main")
@@ -252,7 +250,7 @@ class Compiled(Generic[P, R]):
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Compile for these arguments without running, and return what was made."""
-        arguments = self._signature.take_apart(args, kwargs, static_ints=self._static_ints)
+        arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
         return self._entry(arguments, args, kwargs)[0]
 
     def ir(self, *args: P.args, **kwargs: Any) -> str:
@@ -313,6 +311,10 @@ def _run(entry: Lowered, arguments: Arguments) -> Any:
 def _filtered(error: Exception) -> Exception:
     """Drop this library's frames from the traceback of an error that the user's data caused."""
     return error.with_traceback(None)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]
 
 
 def _unpickle(fn: Callable[..., Any], options: dict[str, Any]) -> Compiled[Any, Any]:

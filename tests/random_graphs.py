@@ -1,7 +1,8 @@
 """Random structured programs: `graphs()` yields a graph and arguments for it.
 
-The programs are well typed and end: they nest `cond`, `while` and `scan` over scalars and small vectors, some of a symbolic
-size, and print now and then. Operands may be unused, repeated or returned as they are, and results may be unused.
+The programs are well typed and end: they nest `cond`, `while` and `scan` over scalars and small vectors, some of a
+symbolic size, and print now and then. Operands may be unused, repeated or returned as they are, and results may be
+unused.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 def graphs(draw: Draw, max_depth: int = 3) -> tuple[Graph, list[Any]]:
     """Draw a structured graph and arguments for it; control flow nests `max_depth` deep at most."""
     symbol = Symbol("n")
-    types = [scalar(I64), scalar(F64), scalar(BOOL), TensorType(F64, (3,)), TensorType(F64, (symbol,))]
+    types = [
+        scalar(I64),
+        scalar(F64),
+        scalar(BOOL),
+        TensorType(F64, (3,)),
+        TensorType(F64, (symbol,)),
+    ]
     drawn = draw(st.lists(st.sampled_from(types), max_size=3))
     body = _Body(draw, Builder("main"), types, max_depth)
     body.take_params([*types, *drawn])
@@ -104,7 +111,9 @@ class _Body:
     def arithmetic(self) -> None:
         type = self.type()
         x, y = self.some(type), self.some(type)
-        names = ["logical_and", "logical_or"] if type.dtype == BOOL else ["add", "multiply", "minimum"]
+        names = (
+            ["logical_and", "logical_or"] if type.dtype == BOOL else ["add", "multiply", "minimum"]
+        )
         self.values.append(self.builder.emit(self.draw(st.sampled_from(names)), x, y))
 
     def comparison(self) -> None:

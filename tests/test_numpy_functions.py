@@ -126,7 +126,7 @@ def handle(trace: Trace, name: str, array: Any, sizes: dict[int, Any] | None) ->
 
 def compare(expected: Any, got: Any, ulps: float) -> None:
     if not isinstance(got, tuple):
-        assert type(got) is type(expected) and got == expected, (got, expected)
+        assert (type(got), got) == (type(expected), expected)
         return
     kind, array = got
     assert kind is kind_of(expected), f"{kind} where NumPy returns {type(expected).__name__}"
@@ -649,6 +649,9 @@ REDUCE = table("""
     np.nanargmax(n, axis=0)
     np.nanargmin(n, axis=1)
     np.nanmedian(n)
+    np.nanmedian(e, axis=0)
+    np.nanquantile(f, np.float32(0.5))
+    np.nanquantile(e, 0.5)
     np.nanmedian(n, axis=0)
     np.nanmedian(n, axis=1, keepdims=True)
     np.nanmedian(x, axis=0)
@@ -660,6 +663,7 @@ REDUCE = table("""
     np.cumsum(x, axis=0)
     np.cumsum(s, axis=1)
     np.cumsum(b)
+    np.cumsum(a0, axis=0)
     np.cumsum(f, axis=-1)
     np.cumsum(i, dtype=f8)
     np.cumprod(v)
@@ -723,6 +727,10 @@ SHAPE = table("""
     np.ravel(x.T)
     np.ravel(x, order='F')
     np.transpose(t)
+    np.transpose(r)
+    np.squeeze(r)
+    np.flip(a0)
+    np.imag(r)
     np.transpose(t, (1, 0, 2))
     np.transpose(t, (-1, 0, 1))
     np.permute_dims(t, (2, 0, 1))
@@ -1077,6 +1085,9 @@ STATS = table("""
     np.convolve(v, [1, 2, 3], mode='same')
     np.convolve(v, [1.0, 2.0], mode='valid')
     np.convolve(v, w)
+    np.convolve(v, d)
+    np.convolve(d, [1.0, inf], 'same')
+    np.convolve(np.arange(20.0), np.where(np.arange(18) == 3, nan, 1.0))
     np.convolve(k, [1, 1])
     np.convolve(z[0], [1j, 2])
     np.convolve(np.arange(40.0), np.arange(20.0))
@@ -1165,6 +1176,14 @@ ERRORS = table("""
     np.max(x, where=b)
     np.argmax(e)
     np.mean(x, axis=-3)
+    np.mean(a0, axis=0)
+    np.median(a0, axis=0)
+    np.gradient(a0, 1.0, 2.0)
+    np.full(3, x)
+    np.histogram(n)
+    np.concatenate([x, a0])
+    np.searchsorted(x, 1)
+    np.interp(z, o, w)
     np.reshape(x, (5, 2))
     np.reshape(x, (-1, -1))
     np.transpose(x, (0, 0))

@@ -356,27 +356,53 @@ def _join_absent(leaves: list[Any], structure: Structure, k: int, joined: Joined
     return structure, made
 
 
-def _absent_either(leaf: Either, k: int, joined: Joined) -> Either:
-    (chosen,) = _join_absent([leaf.chosen], Structure(None), k, joined)[1]
-    sides = [_join_absent(leaves, structure, k, joined) for structure, leaves in (leaf.then, leaf.otherwise)]
-    return Either(chosen, sides[0], sides[1])
-
-
 class Either(Undefined):
-    """A result whose structure depends on a traced condition: decided when it is delivered to the caller, of no use before."""
+    """A result whose structure depends on traced conditions: decided when it is delivered to the caller, of no use before.
 
-    __slots__ = ("chosen", "otherwise", "then")
+    `alternatives` maps numbers of structures, the same all through a trace, to the leaves; `chosen` is the number.
+    """
 
-    def __init__(self, chosen: Any, then: tuple[Structure, list[Any]], otherwise: tuple[Structure, list[Any]]) -> None:
-        what = f"{_describe(then[0])} or {_describe(otherwise[0])}"
-        super().__init__("result", f"is {what}, depending on a traced condition", "return one kind of object, or only return it to the caller")
-        self.chosen, self.then, self.otherwise = chosen, then, otherwise
+    __slots__ = ("alternatives", "chosen")
+
+    def __init__(self, chosen: Any, alternatives: dict[int, list[Any]]) -> None:
+        known = the_trace().structures
+        what = " or ".join(_describe(known[k][0]) for k in alternatives)
+        super().__init__("result", f"is {what}, depending on a traced condition", "return one kind of object, or use it only in the caller")
+        self.chosen, self.alternatives = chosen, alternatives
+
+    @classmethod
+    def of(cls, leaves: list[Any], structure: Structure) -> Either:
+        """Return any tree as a result with one alternative."""
+        if structure.type is None and isinstance(leaves[0], Either):
+            return leaves[0]
+        fixed = [None if is_numeric(leaf) else leaf for leaf in leaves]
+        known = the_trace().structures
+        for k, (own, statics) in enumerate(known):
+            if own == structure and all(x is y or _equal(x, y) for x, y in zip(fixed, statics, strict=True)):
+                return cls(k, {k: leaves})
+        known.append((structure, fixed))
+        return cls(len(known) - 1, {len(known) - 1: leaves})
 
 
 def _join_results(pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined) -> Either:
-    flag = joined.add(True, False, Info(BOOL, (), Kind.PYTHON))
-    sides = [_join_absent(pair[k], structures[k], 1 - k, joined) for k in (0, 1)]
-    return Either(flag, sides[0], sides[1])
+    one, two = (Either.of(leaves, s) for leaves, s in zip(pair, structures, strict=True))
+    chosen = joined.add(one.chosen, two.chosen, Info(I64, (), Kind.PYTHON))
+    return Either(chosen, {k: _join_alternative(k, one, two, joined) for k in {**one.alternatives, **two.alternatives}})
+
+
+def _join_alternative(k: int, one: Either, two: Either, joined: Joined) -> list[Any]:
+    if k in one.alternatives and k in two.alternatives:
+        pairs = zip(one.alternatives[k], two.alternatives[k], strict=True)
+        return [_join_leaf("dsl__result", x, y, joined) for x, y in pairs]
+    side = 1 if k in one.alternatives else 0
+    structure = the_trace().structures[k][0]
+    return _join_absent((one if side else two).alternatives[k], structure, side, joined)[1]
+
+
+def _absent_either(leaf: Either, k: int, joined: Joined) -> Either:
+    (chosen,) = _join_absent([leaf.chosen], Structure(None), k, joined)[1]
+    structures = the_trace().structures
+    return Either(chosen, {j: _join_absent(own, structures[j][0], k, joined)[1] for j, own in leaf.alternatives.items()})
 
 
 def _leaf(item: Any) -> tuple[Structure, list[Any]]:
@@ -464,7 +490,7 @@ def _branch_values(branch: Branch, side: int, joined: Joined, storages: list[Sto
             zeros(info, branch.scope) if pair[side] is _BOTTOM else _uncheck(pair[side], info)
             for *pair, info in joined.pairs
         ]
-        return values + [storage.get() for storage in storages]
+        return values + [_contents(storage) for storage in storages]
 
 
 def _emit_cond(pred: Value, parent: Scope, branches: list[Branch], values: list[list[Value]], joined: Joined, storages: list[Storage]) -> tuple[Value, ...]:
@@ -492,7 +518,7 @@ def region_of(scope: Scope, captures: Sequence[Value], results: Sequence[Value],
 
 def _note_aliases(storage: Storage, leaves: tuple[Any, Any], branches: list[Branch]) -> None:
     for leaf, branch in zip(leaves, branches, strict=True):
-        if isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY and not branch.scope.encloses(leaf.storage.scope):
+        if isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY and not branch.scope.encloses(leaf.storage.scope) and _BOTTOM not in leaves:
             may_alias(storage, leaf.storage)
 
 
@@ -815,7 +841,7 @@ class Loop:
             values.append(_uncheck(leaf, info))
         for cell in self.plan.maybe:
             values.append(self._flag(cell, after, b))
-        return values + [storage.get() for storage in self.plan.storages]
+        return values + [_contents(storage) for storage in self.plan.storages]
 
     def _flag(self, cell: int, after: Snapshot, b: Scope) -> Value:
         leaves = [leaf for leaf in after.leaves[cell] if isinstance(leaf, Traced)]
@@ -834,7 +860,7 @@ class Loop:
             else:
                 values.append(_uncheck(leaves[k], info))
         values += [parent.constant(False) for _ in self.plan.maybe]
-        return values + [storage.get() for storage in self.plan.storages]
+        return values + [_contents(storage) for storage in self.plan.storages]
 
     def _check_aliases(self, run: Pass, after: Snapshot) -> dict[tuple[int, int], tuple[int, int]] | None:
         """Return how rebound arrays change places, if they only do that; None if all end in memory of their own.
@@ -996,6 +1022,15 @@ def _uncheck(leaf: Any, info: Info) -> Value:
         finally:
             leaf.storage.defined = defined
     return leaf_value(leaf, info)
+
+
+def _contents(storage: Storage) -> Value:
+    """Read a storage without asking whether its variable is defined."""
+    defined, storage.defined = storage.defined, None
+    try:
+        return storage.get()
+    finally:
+        storage.defined = defined
 
 
 def _is_array(leaf: Any) -> bool:

@@ -101,6 +101,8 @@ def _assign_masked(x: Traced, mask: Traced, new: Value) -> None:
         flags = b.emit("reshape", flags, shape=(*flags.shape, *(1,) * extra))
     old = read(x)
     result = b.emit("where", *_UFUNCS["broadcast_values"]([flags, new, old]))
+    if result.shape != old.shape and any(isinstance(d, Dim) for d in (*result.shape, *old.shape)):
+        result = b.emit("broadcast_to", result, shape=old.shape)
     if result.shape != old.shape:
         raise ShapeError(f"could not broadcast input array from shape {_text(new.shape)} into shape {_text(old.shape)}", location=here())
     write(x, result)

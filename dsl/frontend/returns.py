@@ -128,7 +128,9 @@ class _Loops:
             resume = ast.copy_location(ast.Return(ast.Name(RESULT, ast.Load())), node)
             check = ast.copy_location(ast.If(done, [resume], []), node)
             check.dsl_resume = True  # type: ignore[attr-defined]
-            before, after = [_set(DONE, False, node), *before], [check, *after]
+            absent = ast.Call(ast.Attribute(ast.Name("dsl__", ast.Load()), "undefined", ast.Load()), [ast.Constant(RESULT)], [])
+            forget = _set(RESULT, ast.copy_location(absent, node), node)
+            before, after = [_set(DONE, False, node), forget, *before], [check, *after]
         node.body, node.orelse = body, []
         return [*before, node, *after]
 

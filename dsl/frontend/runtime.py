@@ -99,6 +99,8 @@ class Runtime:
             return obj[key]
         if isinstance(obj, np.ndarray):
             return lift(obj)[key]
+        if (obj is np.mgrid or obj is np.ogrid) and has_traced(_bounds(key)):
+            return _FUNCTIONS["_mgrid" if obj is np.mgrid else "_ogrid"](key)
         if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
             key = key.__index__()
         if isinstance(key, Traced) and isinstance(obj, dict):
@@ -140,6 +142,11 @@ class Runtime:
                 raise ValueError(f"{many} (expected {count})")
             return [value[k] for k in range(count)]
         return value
+
+    @staticmethod
+    def undefined(name: str) -> Undefined:
+        """A variable that has no value yet."""
+        return Undefined(name)
 
     @staticmethod
     def peek(read: Callable[[], Any]) -> Any:
@@ -225,6 +232,11 @@ class Runtime:
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as traced code calls it."""
         return call(fn, *args, **kwargs)
+
+
+def _bounds(key: Any) -> list[Any]:
+    keys = key if isinstance(key, tuple) else (key,)
+    return [b for k in keys if isinstance(k, slice) for b in (k.start, k.stop, k.step)]
 
 
 def _with_values(error: BaseException) -> BaseException:
@@ -519,16 +531,25 @@ def _bool(*args: Any) -> Any:
 def _extreme(plain: Callable[..., Any], pick: Callable[[Any, Any], Any], name: str) -> Callable[..., Any]:
     def choose(*args: Any, key: Any = None, **kwargs: Any) -> Any:
         items = list(args[0]) if len(args) == 1 and not (isinstance(args[0], Traced)) else args
+        if key is not None:
+            return _extreme_by_key(items, key, pick, plain)
         if len(args) == 1 and isinstance(args[0], Traced):
             return _FUNCTIONS[name](args[0])
         if not has_traced(items):
-            return plain(*args, **kwargs) if key is None else plain(*args, key=key, **kwargs)
-        if key is not None:
-            raise UnsupportedError(f"{name}() with key= on traced values", location=here(), remedy="use np.argmin or np.argmax")
+            return plain(*args, **kwargs)
         # Python keeps the first of equal items: max takes a later item only if it is larger.
         return functools.reduce(lambda a, b: conditional(pick(b, a), lambda: b, lambda: a), items)
 
     return choose
+
+
+def _extreme_by_key(items: Any, key: Any, pick: Callable[[Any, Any], Any], plain: Callable[..., Any]) -> Any:
+    """`max(items, key=f)` where the keys may be traced."""
+    pairs = [(call(key, item), item) for item in items]
+    if not pairs or not has_traced([k for k, _ in pairs]):
+        return plain(range(len(pairs)), key=lambda j: pairs[j][0]) if not pairs else pairs[plain(range(len(pairs)), key=lambda j: pairs[j][0])][1]
+    best = functools.reduce(lambda a, b: conditional(pick(b[0], a[0]), lambda: b, lambda: a), pairs)
+    return best[1]
 
 
 def _abs(x: Any) -> Any:
@@ -620,12 +641,27 @@ def _ndenumerate(x: Any) -> Any:
     return loops.Zipped([indices, loops.Rows(traced.reshape(-1))])
 
 
+_DOMAINS: dict[str, Callable[[Any], Any]] = {
+    "sqrt": lambda x: ~(x < 0), "log": lambda x: ~(x <= 0), "log2": lambda x: ~(x <= 0), "log10": lambda x: ~(x <= 0),
+    "log1p": lambda x: ~(x <= -1), "asin": lambda x: ~(np.absolute(x) > 1), "acos": lambda x: ~(np.absolute(x) > 1),
+    "acosh": lambda x: ~(x < 1), "atanh": lambda x: ~(np.absolute(x) >= 1),
+}  # fmt: skip
+
+
+def _check_domain(name: str, x: Any) -> None:
+    """Where `math` raises and NumPy gives NaN, the program raises."""
+    if name in _DOMAINS and isinstance(x, Traced):
+        inside = read(_DOMAINS[name](fresh(read(x), Kind.SCALAR)))
+        current_scope().node("assert", (inside,), {"message": "math domain error", "error": "ValueError"})
+
+
 def _math(name: str, ufunc: Callable[..., Any]) -> None:
     plain = getattr(math, name)
 
     def apply(*args: Any) -> Any:
         if not has_traced(args):
             return plain(*args)
+        _check_domain(name, args[0])
         result = ufunc(*args)
         return fresh(read(result), Kind.PYTHON)
 

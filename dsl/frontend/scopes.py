@@ -207,6 +207,7 @@ class Trace:
         self.keep: list[Any] = []
         self.trying = 0
         self.outside: dict[int, Any] = {}
+        self.structures: list[tuple[Any, list[Any]]] = []
 
     @contextmanager
     def resumed(self, scope: Scope, contents: dict[Storage, Value]) -> Iterator[Scope]:

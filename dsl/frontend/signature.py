@@ -65,21 +65,21 @@ class Signature:
             )
         self.static = set(static)
 
-    def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, static_ints: bool = False) -> Arguments:
-        """Bind a call and describe its leaves."""
+    def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, static_level: int = 0) -> Arguments:
+        """Bind a call and describe its leaves; `static_level` 1 makes Python ints static, 2 floats too."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = dict(bound.arguments)
         dynamic = {name: value for name, value in values.items() if name not in self.static}
         leaves, structure = flatten(dynamic)
-        described = tuple(map(self._describe(static_ints), leaves))
+        described = tuple(map(self._describe(static_level), leaves))
         fixed = tuple((name, self._static(name, values[name])) for name in values if name in self.static)
         paths = [_pretty(path) for path, _ in leaves_with_paths(dynamic)]
         return Arguments(values, structure, leaves, paths, (structure, described, fixed, _aliases(leaves)))
 
     @staticmethod
-    def _describe(static_ints: bool) -> Callable[[Any], Leaf]:
-        return lambda leaf: describe(leaf, static_ints)
+    def _describe(static_level: int) -> Callable[[Any], Leaf]:
+        return lambda leaf: describe(leaf, static_level)
 
     @staticmethod
     def _static(name: str, value: Any) -> Any:
@@ -99,7 +99,7 @@ def _pretty(path: str) -> str:
     return name + rest
 
 
-def describe(leaf: Any, static_ints: bool = False) -> Leaf:
+def describe(leaf: Any, static_level: int = 0) -> Leaf:
     """Describe one leaf."""
     if isinstance(leaf, np.ndarray):
         if type(leaf) is not np.ndarray and not isinstance(leaf, np.memmap):
@@ -108,13 +108,17 @@ def describe(leaf: Any, static_ints: bool = False) -> Leaf:
         return Leaf("array", dtype, leaf.shape, None if leaf.flags.c_contiguous else leaf.strides)
     if isinstance(leaf, np.generic):
         return Leaf("scalar", supported_dtype(leaf.dtype)) if leaf.dtype.kind in "biufcV" else Leaf("static", value=leaf)
-    if isinstance(leaf, bool) or (static_ints and isinstance(leaf, int)):
-        return Leaf("static", value=leaf)
+    fixed = bool if static_level == 0 else int if static_level == 1 else (int, float, complex)
+    if isinstance(leaf, fixed) and not isinstance(leaf, np.generic):
+        return Leaf("static", value=_Same(leaf))
     if isinstance(leaf, int):
         return Leaf("python", np.dtype(np.int64)) if -(2**63) <= leaf < 2**63 else Leaf("static", value=leaf)
     if isinstance(leaf, (float, complex)):
         return Leaf("python", np.dtype(type(leaf)))
     return Leaf("static", value=_Same(leaf))
+
+
+_PLAIN = (str, bytes, type, np.dtype, bool, int, float, complex)
 
 
 class _Same:
@@ -128,10 +132,11 @@ class _Same:
             return False
         if self.item is other.item:
             return True
-        return isinstance(self.item, (str, bytes, type, np.dtype)) and bool(self.item == other.item)
+        plain = isinstance(self.item, _PLAIN) and type(self.item) is type(other.item)
+        return plain and (self.item == other.item or self.item != self.item)
 
     def __hash__(self) -> int:
-        return hash(self.item) if isinstance(self.item, (str, bytes, type, np.dtype)) else id(self.item)
+        return hash(self.item) if isinstance(self.item, _PLAIN) and self.item == self.item else id(type(self.item)) if isinstance(self.item, float) else id(self.item)
 
     def __repr__(self) -> str:
         return repr(self.item)

@@ -646,8 +646,8 @@ def _reshapes_in_place(traced: Traced, view: Reshaped) -> bool:
     layout = layout_of(traced)
     if layout is None:
         return all(isinstance(v, Reshaped) for v in traced.views)
-    if layout.size == 0:
-        return True
+    if layout.size == 0 or not all(isinstance(d, int) for d in view.shape):
+        return bool(layout.flags.c_contiguous)
     return view.of(layout) is not None
 
 

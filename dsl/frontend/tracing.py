@@ -103,8 +103,8 @@ class _Delivery:
         if source.kind == "static":
             return source.value
         if source.kind == "either":
-            chosen, *sides = source.value
-            structure, sources = sides[0 if self(chosen) else 1]
+            chosen, sides = source.value
+            structure, sources = sides[self(chosen)]
             return unflatten(structure, [self(s) for s in sources])
         array = (self.inputs if source.kind == "input" else self.outputs)[source.index]
         for view in source.views:
@@ -231,10 +231,10 @@ class _Outputs:
 
     def source(self, leaf: Any) -> Source:
         """Describe one leaf of a result."""
-        if isinstance(leaf, Undefined):
-            leaf.fail()
         if isinstance(leaf, Either):
             return self.either(leaf)
+        if isinstance(leaf, Undefined):
+            leaf.fail()
         if not isinstance(leaf, Traced):
             array = leaf if isinstance(leaf, np.ndarray) else None
             if array is not None and id(array) in self.trace.by_array:
@@ -254,9 +254,8 @@ class _Outputs:
 
     def either(self, leaf: Either) -> Source:
         """Describe a result of which the run decides the structure."""
-        chosen = self.source(leaf.chosen)
-        sides = tuple((structure, [self.source(x) for x in leaves]) for structure, leaves in (leaf.then, leaf.otherwise))
-        return Source("either", value=(chosen, *sides))
+        sides = {k: (self.trace.structures[k][0], [self.source(x) for x in leaves]) for k, leaves in leaf.alternatives.items()}
+        return Source("either", value=(self.source(leaf.chosen), sides))
 
 
 def _static_views(traced: Traced) -> bool:

@@ -302,9 +302,13 @@ def is_total(node: Node) -> bool:
         return node.op.name != "while" and all(
             is_total(inner) for region in node.regions for inner in region.nodes
         )
-    if node.op.has(Trait.CHECKED) and not _SAFE.get(node.op.name, lambda node: False)(node):
-        return False
-    return fits(node)
+    return fits(node) and (not node.op.has(Trait.CHECKED) or _is_safe(node))
+
+
+def _is_safe(node: Node) -> bool:
+    """Tell whether a CHECKED node cannot raise."""
+    safe = _SAFE.get(node.op.name)
+    return safe is not None and safe(node)
 
 
 def _safe_power(node: Node) -> bool:
@@ -533,7 +537,7 @@ def _match(pattern: Pattern, value: Value, bound: dict[str, Value]) -> list[dict
 
 
 def _is_number(value: Value, number: float) -> bool:
-    if value.node.op.name not in ("const", "full", "broadcast_to"):
+    if value.node.op.name not in _NUMBERS:
         return False
     array = splat_of(value)
     if array is None or (array.dtype.kind == "b") != isinstance(number, bool):
@@ -543,17 +547,35 @@ def _is_number(value: Value, number: float) -> bool:
     return array.tobytes() == np.asarray(number, dtype=array.dtype).tobytes()
 
 
+_NUMBERS = frozenset({"const", "full", "broadcast_to"})
+
+
+def _needed(pattern: Apply) -> list[frozenset[str]]:
+    """Return sets of ops one of each of which must be among the producers of the inputs: a quick first test."""
+    found = [
+        frozenset({arg.op}) if isinstance(arg, Apply) else _NUMBERS
+        for arg in pattern.args
+        if not isinstance(arg, Var)
+    ]
+    return list(dict.fromkeys(found))
+
+
 def apply_rules(rules: Iterable[Rule]) -> Rewrite:
     """Return the rewrite that applies the first rule that fits, and those that fit its result."""
-    index: dict[str, list[Rule]] = {}
+    index: dict[str, list[tuple[Rule, list[frozenset[str]]]]] = {}
     for rule in rules:
-        index.setdefault(rule.left.op, []).append(rule)
+        index.setdefault(rule.left.op, []).append((rule, _needed(rule.left)))
 
     def rewrite(builder: Rewriter, node: Node) -> list[Value] | None:
-        for rule in index.get(node.op.name, ()):
-            found = rule.apply(builder, node)
-            if found is not None:
-                return [found]
+        rules = index.get(node.op.name)
+        if rules is None:
+            return None
+        below = {value.node.op.name for value in node.inputs}
+        for rule, needed in rules:
+            if all(not below.isdisjoint(names) for names in needed):
+                found = rule.apply(builder, node)
+                if found is not None:
+                    return [found]
         return None
 
     return rewrite

@@ -1,20 +1,21 @@
 """The token machine: says what a flat graph means, one token at a time.
 
-In: a graph and its arguments. Out: its results. Ordinary nodes, structured ones included, run as in the interpreter; the order
-in which ready nodes run does not matter. The rules:
+In: a graph and its arguments. Out: its results. Ordinary nodes, structured ones included, run as in the
+interpreter; the order in which ready nodes run does not matter. The rules:
 
-- A token is a value or DEAD. It lives in one iteration of one frame; the outermost frame has one iteration. A node runs at
-  most once in an iteration.
+- A token is a value or DEAD. It lives in one iteration of one frame; the outermost frame has one iteration. A node
+  runs at most once in an iteration.
 - An ordinary node runs when all its inputs and controls are there. One dead among them makes all it sends dead.
-- `switch` sends its data to one output and DEAD to the other. `merge` waits for its controls, dead or not, and for a live
-  input, or for all inputs when all are dead. `loop_merge` reads its first input in iteration 0 and the back edge later.
-- `enter` delivers to iteration 0 of a frame, which belongs to the iteration that enters it; an invariant one, to every iteration,
-  to those that have already begun when it comes late too. `next_iteration` delivers to the next iteration; a dead one
-  delivers nothing, which is how loops end. `exit` delivers to the iteration that the frame belongs to; dead exits wait until
-  the frame is done and count only if its last iteration sent them.
-- At most `parallel_iterations` iterations of a frame are alive; a token for one more is parked. An iteration is done when it
-  has nothing to run, its inner frames are done and the iteration before it is done, for iteration 0: when every `enter` of
-  the frame has come. A frame is done when its iterations are.
+- `switch` sends its data to one output and DEAD to the other. `merge` waits for its controls, dead or not, and for
+  a live input, or for all inputs when all are dead. `loop_merge` reads its first input in iteration 0 and the back
+  edge later.
+- `enter` delivers to iteration 0 of a frame, which belongs to the iteration that enters it; an invariant one, to
+  every iteration, to those that have already begun when it comes late too. `next_iteration` delivers to the next
+  iteration; a dead one delivers nothing, which is how loops end. `exit` delivers to the iteration that the frame
+  belongs to; dead exits wait until the frame is done and count only if its last iteration sent them.
+- At most `parallel_iterations` iterations of a frame are alive; a token for one more is parked. An iteration is
+  done when it has nothing to run, its inner frames are done and the iteration before it is done, for iteration 0:
+  when every `enter` of the frame has come. A frame is done when its iterations are.
 
 The first error ends the run: nothing else starts.
 """
@@ -42,8 +43,12 @@ class _Dead:
 
 
 DEAD = _Dead()
-Tag = tuple[tuple[str, int], ...]  # the frames around a token, outermost first, each with its iteration
-Trace = Callable[[Node, Tag, bool], None]  # told of each node that runs, where, and whether it is dead
+Tag = tuple[
+    tuple[str, int], ...
+]  # the frames around a token, outermost first, each with its iteration
+Trace = Callable[
+    [Node, Tag, bool], None
+]  # told of each node that runs, where, and whether it is dead
 
 
 def run_tokens(
@@ -172,7 +177,9 @@ class _Machine:
 
     # -- tokens ------------------------------------------------------------------------------------------------
 
-    def _send(self, node: Node, tokens: list[Any], iteration: _Iteration, dead: bool = False) -> None:
+    def _send(
+        self, node: Node, tokens: list[Any], iteration: _Iteration, dead: bool = False
+    ) -> None:
         """Deliver a node's outputs, and word to the nodes that wait for it, in one iteration."""
         for value, token in zip(node.outputs, tokens, strict=True):
             if iteration is self.root and value in self.wanted:
@@ -326,7 +333,9 @@ class _Machine:
 
     def _fetch(self, value: Value) -> Any:
         if value not in self.fetched:
-            self._fail("a result is never produced: it, or what it reads, is inside a loop", value.node)
+            self._fail(
+                "a result is never produced: it, or what it reads, is inside a loop", value.node
+            )
         if self.fetched[value] is DEAD:
             self._fail("a result is dead: it lies in a branch that was not taken", value.node)
         return self.fetched[value]

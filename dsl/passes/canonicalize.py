@@ -2,8 +2,8 @@
 
 Ops: constants stand to the right of ops that commute; casts, views and double negations that undo one another are gone;
 `x > y` is `y < x` unless y is a constant. Control flow: regions hold their own constants, take each value once, and
-take nothing that they do not read (`dce` does that part); what a loop carries unchanged is an invariant; branches and loops
-that are decided when compiling are gone.
+take nothing that they do not read (`dce` does that part); what a loop carries unchanged is an invariant; branches
+and loops that are decided when compiling are gone.
 
     %0 = const() {value=2.0} : f64[]
     %1, %2 = while(%x, %y, %0) {carried=2}              %0 = while(%x, %y) {carried=1}
@@ -129,11 +129,10 @@ def _known_result(builder: Rewriter, node: Node, i: int) -> Value | None:
             and operand.type == node.types[i]
         ):
             return operand
-    arrays = constant_of(one), constant_of(other)
-    if None not in [type(a) for a in arrays] and arrays[0] is not None and arrays[1] is not None:
-        literals = one.node.attrs["value"], other.node.attrs["value"]
-        return builder.emit("const", value=literals[0]) if literals[0] == literals[1] else None
-    return None
+    if constant_of(one) is None or constant_of(other) is None:
+        return None
+    literal = one.node.attrs["value"]
+    return builder.emit("const", value=literal) if literal == other.node.attrs["value"] else None
 
 
 def _unchanged(builder: Rewriter, node: Node) -> Outputs:

@@ -2,8 +2,8 @@
 
 `Graph.nodes` holds only what is reachable, so what is left to do is inside structured control flow: operands that no
 region reads, results that nobody reads, and carried values that neither the predicate, nor an effect, nor a used
-result, nor another live carried value needs. One walk marks live values across all regions at once, so a value that only feeds
-itself around two nested loops is found dead.
+result, nor another live carried value needs. One walk marks live values across all regions at once, so a value that
+only feeds itself around two nested loops is found dead.
 
     %1:2 = while(%i, %x, %n) {carried=2} : i64[], f64[]         %1 = while(%i, %n) {carried=1} : i64[]
       @test(%i, %x, %n) { less(%i, %n) }                 ->       @test(%i, %n) { less(%i, %n) }

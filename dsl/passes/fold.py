@@ -1,9 +1,9 @@
 """Constant folding: evaluate what depends on constants alone.
 
 A pure node with constant inputs becomes a constant, computed by the op's own NumPy meaning. A node that raises stays,
-so that the exception comes when the program runs, and only if it gets there. A result of more than 4096 elements stays an
-op unless its inputs are larger still; what only spreads a few numbers (`iota`, `full`, `broadcast_to`) and random bits
-stay ops above 64 elements, for they are cheaper to make than to keep.
+so that the exception comes when the program runs, and only if it gets there. A result of more than 4096 elements
+stays an op unless its inputs are larger still; what only spreads a few numbers (`iota`, `full`, `broadcast_to`) and
+random bits stay ops above 64 elements, for they are cheaper to make than to keep.
 
     %0 = const() {value=2.0} : f64[]              %0 = const() {value=1.4142135623730951} : f64[]
     %1 = sqrt(%0) : f64[]                  ->     %1 = multiply(%x, %0) : f64[n]

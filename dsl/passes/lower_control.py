@@ -1,7 +1,8 @@
 """Spell structured control flow as tokens: `cond`, `while` and `scan` become switch, merge, enter, exit and so on.
 
-In: a graph, structured at any depth. Out: a flat graph of the same meaning, which `raise_control` turns back into an equal of
-the first one; the same object when there is nothing to lower. docs/control-flow.md explains the spelling. Before and after:
+In: a graph, structured at any depth. Out: a flat graph of the same meaning, which `raise_control` turns back into
+an equal of the first one; the same object when there is nothing to lower. docs/control-flow.md explains the
+spelling. Before and after:
 
     %0 = while(%n) {carried=1} : i64[] { @test ... less(%a, %limit) ... @body ... add(%a, %b) ... }
 
@@ -16,11 +17,12 @@ the first one; the same object when there is nothing to lower. docs/control-flow
 
 What the spelling has to add to the region's own nodes:
 
-- A *pivot*: an identity that is live exactly where the region runs. What would be live elsewhere too (nodes without inputs,
-  and in a loop's body those that read invariants alone) gets a control edge from it.
-- A *token*, where effects are about: a bool that travels with the control flow. The first effects of a region wait for it, it
-  waits for the last ones, and what follows the structured node waits for the token that leaves it.
-- Control edges that keep unused operands and results alive, on the node through which the structured node is reached.
+- A *pivot*: an identity that is live exactly where the region runs. What would be live elsewhere too (nodes without
+  inputs, and in a loop's body those that read invariants alone) gets a control edge from it.
+- A *token*, where effects are about: a bool that travels with the control flow. The first effects of a region wait
+  for it, it waits for the last ones, and what follows the structured node waits for the token that leaves it.
+- Control edges that keep unused operands and results alive, on the node through which the structured node is
+  reached.
 """
 
 from __future__ import annotations
@@ -121,7 +123,9 @@ class _Lowering:
     def run(self) -> Graph:
         block = self.inline(_Block(self.graph, self.graph.params, None))
         graph = self.graph
-        return Graph(graph.name, graph.params, tuple(block.results), tuple(block.effects), self.back)
+        return Graph(
+            graph.name, graph.params, tuple(block.results), tuple(block.effects), self.back
+        )
 
     def inline(self, block: _Block) -> _Block:
         """Write a graph out in place."""
@@ -192,7 +196,9 @@ class _Lowering:
 
 def _lower(lowering: _Lowering, node: Node, block: _Block) -> None:
     if node.dims:
-        raise InternalError(f"{node.op.name} cannot take the sizes of symbols; pass them as operands")
+        raise InternalError(
+            f"{node.op.name} cannot take the sizes of symbols; pass them as operands"
+        )
     _SPELLINGS[node.op.name](lowering, node, block)
 
 
@@ -426,9 +432,7 @@ def _scan(lowering: _Lowering, node: Node, block: _Block) -> None:
     zero, one = (lowering.constant(np.int64(k), block.gate(())) for k in (0, 1))
     trip, limit, step = _count_trips(loop, zero, one, trips)
     loop.carry_operands(inputs[:count], body, skip=1)
-    held = [
-        loop.hold(inputs[k], (body.params[k + 1],), k)[0] for k in range(count, len(inputs))
-    ]
+    held = [loop.hold(inputs[k], (body.params[k + 1],), k)[0] for k in range(count, len(inputs))]
     loop.carry_token()
     if loop.token is not None:
         loop.token.data = loop.test_pivot().output

@@ -1,17 +1,17 @@
 """Recover structured control flow: the inverse of `lower_control`, for hand-written flat graphs too.
 
-In: a graph with switch, merge, enter and so on. Out: a structured graph of the same meaning, with `cond`, `while` and `scan`;
-the same object when there is nothing to raise, and an equal of `g` for `lower_control(g)`. A graph that is not well formed
-raises `VerifyError` with the node and the rule it breaks. Before and after: see `lower_control`.
+In: a graph with switch, merge, enter and so on. Out: a structured graph of the same meaning, with `cond`, `while`
+and `scan`; the same object when there is nothing to raise, and an equal of `g` for `lower_control(g)`. A graph that
+is not well formed raises `VerifyError` with the node and the rule it breaks. Before and after: see `lower_control`.
 
-`dsl.passes.flat` says which frames and branches each node is in, and what a region has to contain. Regions are built from the
-outside in. Inside one, nodes are taken in the order of their edges; a frame is taken whole, as a loop; merges on one
-predicate are held back until all of them, or no more, can come, and become one `cond`. What a region reads from outside
-becomes its operands.
+`dsl.passes.flat` says which frames and branches each node is in, and what a region has to contain. Regions are
+built from the outside in. Inside one, nodes are taken in the order of their edges; a frame is taken whole, as a
+loop; merges on one predicate are held back until all of them, or no more, can come, and become one `cond`. What a
+region reads from outside becomes its operands.
 
-The attributes that `lower_control` leaves tell which merges were one `cond`, and the order and names of operands. They are
-optional: without them the order is that of the text. Where they contradict the graph, after a pass has moved things from one
-branch into another say, the grouping is ignored.
+The attributes that `lower_control` leaves tell which merges were one `cond`, and the order and names of operands.
+They are optional: without them the order is that of the text. Where they contradict the graph, after a pass has
+moved things from one branch into another say, the grouping is ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dsl.ir.registry import Trait, get_op
 from dsl.ir.types import ValueType
 from dsl.passes.flat.loops import Loop, rank
 from dsl.passes.flat.scopes import Frame, Scope, Scopes, has_effect
-from dsl.passes.flat.slices import Bounds, Part, Slice, Slices, own_waits
+from dsl.passes.flat.slices import Bounds, Part, Slices, gates, own_waits
 
 __all__ = ["raise_control"]
 
@@ -95,18 +95,16 @@ class _Raising:
         part = self.slices.complete(part, self.scopes.effects.get(root, ()))
         return self.build(region, part, graph.name, graph.params)
 
-    def build(
-        self, region: _Region, part: Part, name: str, params: tuple[Value, ...]
-    ) -> Graph:
+    def build(self, region: _Region, part: Part, name: str, params: tuple[Value, ...]) -> Graph:
         """Build the region that returns and does what `part` says."""
-        self.fill(region, self.slices.find(*part), part.effects)
+        self.fill(region, part)
         results = tuple(self.value(region, value) for value in part.results)
         effects = dict.fromkeys(self._unit(region, node) for node in part.effects)
         return Graph(name, params, results, tuple(effects))
 
-    def fill(self, region: _Region, found: Slice, effects: Sequence[Node]) -> None:
+    def fill(self, region: _Region, part: Part) -> None:
         """Make the nodes of a region."""
-        _Order(self, region, found.nodes, effects).run()
+        _Order(self, region, self.slices.find(part).nodes, part.effects).run()
 
     def value(self, region: _Region, value: Value) -> Value:
         return region.values[self.scopes.through(value)]
@@ -159,7 +157,8 @@ class _Group(NamedTuple):
 class _Order:
     """Takes the nodes of a region in the order of their edges and gathers merges into conds.
 
-    `deep` holds effects inside branches that no merge waits for; they are gathered too, so that they are part of a cond.
+    `deep` holds effects inside branches that no merge waits for; they are gathered too, so that they are part of a
+    cond.
     """
 
     def __init__(
@@ -279,6 +278,7 @@ class _Cond:
         self.plain = [merge for merge in self.merges if self.slices.done(merge) is None]
         self.tokens = [done for done in map(self.slices.done, self.merges) if done is not None]
         self.parts = [self._part(side) for side in (0, 1)]
+        self.slice = [self.slices.find(part) for part in self.parts]
         self.operands = self._find_operands()
 
     def _part(self, side: int) -> Part:
@@ -296,8 +296,8 @@ class _Cond:
 
     def _find_operands(self) -> list[Node | Value]:
         order: dict[Node | Value, tuple[int, int, int]] = {}
-        for side, part in enumerate(self.parts):
-            for value in self.slices.find(*part).outside:
+        for side, found in enumerate(self.slice):
+            for value in found.outside:
                 if self.scopes.scope[value] is self.group.side(side):
                     order[value.node] = rank(self.scopes, value.node)
                 else:
@@ -336,10 +336,12 @@ class _Cond:
     def _waits(self) -> list[Node]:
         """Return what the cond comes after: all that its switches do, and what its merges do outside the branches."""
         switches = [done.fork for done in self.tokens]
+        switches += [gate for found in self.slice for node in found.nodes for gate in gates(node)]
         switches += [operand for operand in self.operands if isinstance(operand, Node)]
         inner = [self.group.side(side) for side in (0, 1)]
         outer = [n for n in self._held_back() if not any(map(self.scopes.home[n].is_in, inner))]
-        return [wait for switch in switches for wait in own_waits(switch)] + outer
+        own = [s for s in switches if self.scopes.home[s] is self.group.scope]
+        return [wait for switch in dict.fromkeys(own) for wait in own_waits(switch)] + outer
 
 
 # -- loops ---------------------------------------------------------------------------------------------------------
@@ -349,6 +351,7 @@ def _make_loop(raising: _Raising, region: _Region, frame: Frame) -> None:
     """Make a `while` or a `scan` of a frame."""
     loop = Loop(raising.slices, frame)
     enters = [merge.inputs[0].node for merge in loop.variables] + loop.invariants
+    regions: tuple[Graph, ...]
     if loop.counter is not None:
         kind, regions = "scan", (_counted_body(raising, loop),)
         enters = [loop.counter.limit, *enters]
@@ -435,5 +438,5 @@ def _compute_again(
     bound = _bound(loop, loop.variables + invariants, (*made.outputs, *given))
     bounds = Bounds(loop.frame.scope, (loop.frame.scope,), late=True)
     after = _Region(bounds, bound)
-    raising.fill(after, raising.slices.find(bounds, [value], ()), ())
+    raising.fill(after, Part(bounds, [value], []))
     return after.values[value]

@@ -15,10 +15,10 @@ import numpy as np
 
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Value
-from dsl.ir.rewrite import Apply, Match, Patterns, Rule, constant_of, fits, splat_of, variables
+from dsl.ir.rewrite import Apply, Match, Patterns, Rule, Var, constant_of, fits, splat_of, variables
 from dsl.ir.types import BFLOAT16, is_float, is_inexact, is_integer
 
-__all__ = ["ALGEBRA", "CANONICAL", "EXACT", "is_constant"]
+__all__ = ["ALGEBRA", "BINARY", "CANONICAL", "REDUCTIONS", "UNARY", "is_constant"]
 
 p = Patterns()
 c, d, v, x, y = variables("c d v x y")
@@ -226,11 +226,21 @@ def _regroup(ufunc: np.ufunc, m: Match) -> Value | None:
 
 
 # Elementwise ops whose bits do not depend on how NumPy runs them, one element at a time or many.
-EXACT = frozenset({
-    "add", "subtract", "multiply", "divide", "negative", "absolute", "square", "sqrt", "where", "equal", "not_equal",
-    "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and",
-    "bitwise_or", "bitwise_xor", "invert", "copysign", "floor", "ceil", "trunc", "rint", "isnan", "isinf", "isfinite",
-})  # fmt: skip
+UNARY = (
+    "negative", "absolute", "square", "sqrt", "logical_not", "invert", "floor", "ceil", "trunc", "rint", "isnan",
+    "isinf", "isfinite",
+)  # fmt: skip
+BINARY = (
+    "add", "subtract", "multiply", "divide", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+    "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "copysign",
+)  # fmt: skip
+ROUNDINGS = ("floor", "ceil", "trunc", "rint")
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "reduce_and", "reduce_or", "reduce_xor")
+
+
+def splatted(m: Match) -> bool:
+    """An operand may be an array full of one number."""
+    return any(value.node.op.name in ("full", "const") and value.shape for value in m.node.inputs)
 
 
 def _spread(op: str, m: Match) -> Value | None:
@@ -254,19 +264,12 @@ def _number(m: Match, value: Value) -> Value:
     return value if array is None else m.builder.constant(array)
 
 
-def _spread_rules(op: str, arity: int) -> Rule:
-    args = (x, y, v)[:arity]
+def _spread_rule(op: str, *args: Var) -> Rule:
     names = ", ".join(f"full({arg.name})" for arg in args)
     plain = ", ".join(arg.name for arg in args)
-    return Rule(f"{op}({names}) -> full({op}({plain}))", Apply(op, args), partial(_spread, op))
-
-
-UNARY = frozenset({
-    "negative", "absolute", "square", "sqrt", "logical_not", "invert", "floor", "ceil", "trunc", "rint", "isnan",
-    "isinf", "isfinite",
-})  # fmt: skip
-ROUNDINGS = ("floor", "ceil", "trunc", "rint")
-REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "reduce_and", "reduce_or", "reduce_xor")
+    return Rule(
+        f"{op}({names}) -> full({op}({plain}))", Apply(op, args), partial(_spread, op), splatted
+    )
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------
@@ -386,6 +389,10 @@ ALGEBRA: list[Rule] = [
          lambda m: not is_inexact(m[x].dtype)),
     Rule("not (x <= y) -> y < x", p.logical_not(p.less_equal(x, y)), p.less(y, x),
          lambda m: not is_inexact(m[x].dtype)),
+    Rule("not (x > y) -> x <= y", p.logical_not(p.greater(x, y)), p.less_equal(x, y),
+         lambda m: not is_inexact(m[x].dtype)),
+    Rule("not (x >= y) -> x < y", p.logical_not(p.greater_equal(x, y)), p.less(x, y),
+         lambda m: not is_inexact(m[x].dtype)),
 
     Rule("max(x, x) -> x", p.maximum(x, x), x),
     Rule("min(x, x) -> x", p.minimum(x, x), x),
@@ -407,6 +414,8 @@ ALGEBRA: list[Rule] = [
     Rule("x with x[:] = v -> v", p.update_slice(x, v), v, from_zero),
     Rule("x with x[a] = x[a] -> x", p.update_slice(x, p.slice(x)), x, own_box),
     *(Rule(f"{f}(x) over axes of size 1 -> reshape(x)", Apply(f, (x,)), _reshaped, ones) for f in REDUCTIONS),
-    *(_spread_rules(op, 3 if op == "where" else 1 if op in UNARY else 2) for op in sorted(EXACT)),
+    *(_spread_rule(op, x) for op in UNARY),
+    *(_spread_rule(op, x, y) for op in BINARY),
+    _spread_rule("where", x, y, v),
 ]
 # fmt: on

@@ -7,6 +7,7 @@ to the library; what needs a primitive or a symbolic size goes through the helpe
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ from dsl.ir.types import BFLOAT16, BOOL, I64, Shape, size_of
 __all__ = [
     "NoValue", "along", "array_of", "ask", "box", "broadcast", "common", "convert", "counter", "dims_of", "drop_view",
     "flat_view", "gather_axis", "into", "is_half", "is_inexact", "is_symbolic", "keep_dims", "merge_axes",
-    "normal_axes", "normal_axis", "number", "plain", "result_dtype", "splat", "weak", "with_dims",
+    "normal_axes", "normal_axis", "number", "plain", "reduced_axes", "result_dtype", "splat", "vector_of", "weak",
+    "with_dims",
 ]  # fmt: skip
 
 Array = Any  # a Traced, typed loosely so that NumPy's own functions accept it
@@ -48,6 +50,15 @@ def array_of(x: Any) -> Array:
     """Return an argument as an array: NumPy's `asanyarray`."""
     handle = lift(x)
     return handle if handle.kind is Kind.ARRAY else fresh(read(handle))
+
+
+def vector_of(x: Any) -> Array:
+    """Return an argument as an array of rank 1, or raise NumPy's error."""
+    vector = array_of(x)
+    if vector.ndim != 1:
+        words = "object too deep for" if vector.ndim else "object of too small depth for"
+        raise ShapeError(f"{words} desired array", location=here())
+    return vector
 
 
 def dims_of(x: Array) -> Shape:
@@ -141,8 +152,7 @@ def normal_axes(axis: Any, rank: int, prefix: str = "") -> tuple[int, ...]:
     if axis is None:
         return tuple(range(rank))
     if not isinstance(axis, tuple):
-        zero_rank = rank == 0 and operator.index(axis) in (0, -1)
-        return () if zero_rank else (normal_axis(axis, rank, prefix),)
+        return (normal_axis(axis, rank, prefix),)
     axes = tuple(sorted(normal_axis(a, rank, prefix) for a in axis))
     if len(set(axes)) != len(axes):
         raise ShapeError(
@@ -150,6 +160,13 @@ def normal_axes(axis: Any, rank: int, prefix: str = "") -> tuple[int, ...]:
             location=here(),
         )
     return axes
+
+
+def reduced_axes(axis: Any, rank: int) -> tuple[int, ...]:
+    """Return the axes of a ufunc's reduction, which takes axis 0 of a rank-0 array for none."""
+    if rank == 0 and not isinstance(axis, tuple) and axis is not None:
+        return () if operator.index(axis) in (0, -1) else normal_axes(axis, rank)
+    return normal_axes(axis, rank)
 
 
 def keep_dims(result: Array, shape: Shape, axes: tuple[int, ...], keepdims: Any) -> Array:
@@ -217,10 +234,12 @@ def into(result: Any, out: Any, casting: str = "same_kind") -> Any:
     return result if out is None else _store(result, out, True, casting)
 
 
-def ask(condition: Array, message: str, error: str = "ValueError") -> None:
-    """Make the program raise a built-in error when a rank-0 condition is false."""
-    pred = cast(read(condition), BOOL)
-    current_scope().node("assert", (pred,), {"message": message, "error": error})
+def ask(
+    condition: Array, message: str, error: str = "ValueError", values: Sequence[Array] = ()
+) -> None:
+    """Make the program raise a built-in error, its message formatted with values, when a condition is false."""
+    operands = [cast(read(condition), BOOL), *map(read, values)]
+    current_scope().node("assert", operands, {"message": message, "error": error})
 
 
 def is_symbolic(*dims: DimLike) -> bool:

@@ -186,8 +186,9 @@ def full(
     target = value.dtype if dtype is None else supported_dtype(dtype)
     if value.ndim == 0:
         return _full(shape, fill_value if plain(fill_value) else value, target)
-    spread = current_scope().emit("broadcast_to", cast(read(value), target), shape=as_shape(shape))
-    return fresh(spread)
+    made = _full(shape, 0, target)
+    made[...] = value
+    return made
 
 
 def _like(prototype: Any, value: Any, dtype: Any, shape: Any) -> Array:

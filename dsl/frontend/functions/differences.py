@@ -13,7 +13,6 @@ from dsl.frontend.functions.arguments import (
     array_of,
     convert,
     dims_of,
-    is_inexact,
     normal_axes,
     normal_axis,
     splat,
@@ -116,8 +115,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     spacings = _spacings(varargs, x, axes)
     if edge_order > 2:
         raise ShapeError("'edge_order' greater than 2 not supported", location=here())
-    if not is_inexact(x.dtype):
-        x = x.astype(F64)
+    x = x.astype(F64) if x.dtype.kind in "iu" else x
     results = [_slope(x, k, spacing, edge_order) for k, spacing in zip(axes, spacings, strict=True)]
     return results[0] if len(results) == 1 else tuple(results)
 

@@ -13,12 +13,14 @@ from dsl.frontend.functions.arguments import (
     array_of,
     broadcast,
     convert,
+    counter,
     dims_of,
     into,
     is_inexact,
     is_symbolic,
     normal_axis,
     result_dtype,
+    vector_of,
     weak,
 )
 from dsl.frontend.library import implements
@@ -224,7 +226,8 @@ def real(val: Any) -> Any:
 @implements("imag")
 def imag(val: Any) -> Any:
     """Return the imaginary part, a view of a complex array."""
-    return lift(val).imag
+    x = lift(val)
+    return x.imag if x.dtype.kind == "c" or x.kind is Kind.ARRAY else wrap(read(x.imag))
 
 
 @implements("angle")
@@ -372,7 +375,7 @@ def _equal_at_run_time(x: Array, y: Array, equal_nan: bool) -> Array:
     for axis in range(x.ndim):
         wanted, own = x.shape[axis], y.shape[axis]
         fits = fits & (wanted == own)
-        positions = np.minimum(np.arange(wanted), np.maximum(own - 1, 0))
+        positions = np.minimum(counter(dims_of(x)[axis]), np.maximum(own - 1, 0))
         grown = np.concatenate(
             [picked, np.zeros_like(picked.sum(axis=axis, keepdims=True))], axis=axis
         )
@@ -416,7 +419,7 @@ def i0(x: Any) -> Any:
     small = np.exp(y) * _chebyshev(y / 2.0 - 2, tables._i0A)  # type: ignore[attr-defined]
     safe = np.maximum(y, 1.0)
     large = np.exp(y) * _chebyshev(32.0 / safe - 2.0, tables._i0B) / np.sqrt(safe)  # type: ignore[attr-defined]
-    return wrap(read(where(y <= 8.0, small, large)))
+    return where(y <= 8.0, small, large)
 
 
 def _chebyshev(x: Array, coefficients: list[float]) -> Array:
@@ -455,7 +458,11 @@ def interp(
     """Interpolate linearly between data points with increasing abscissas."""
     values = array_of(fp)
     values = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
-    points, at = convert(xp, np.float64), convert(x, np.float64)
+    at = array_of(x)
+    if at.dtype.kind == "c":
+        text = f"Cannot cast array data from {at.dtype!r} to dtype('float64') according to the rule 'safe'"
+        raise TypeRuleError(text, location=here())
+    points, at = convert(xp, np.float64), convert(at, np.float64)
     _check_points(points, values)
     if period is not None:
         left = right = None
@@ -464,8 +471,7 @@ def interp(
 
 
 def _check_points(points: Array, values: Array) -> None:
-    if points.ndim != 1 or values.ndim != 1:
-        raise ShapeError("Data points must be 1-D sequences", location=here())
+    vector_of(points), vector_of(values)
     if _differ(dims_of(points)[0], dims_of(values)[0]):
         raise ShapeError("fp and xp are not of the same length.", location=here())
     if dims_of(points)[0] == 0:

@@ -220,6 +220,7 @@ def _span(item: slice) -> Array:
 
 
 mgrid, ogrid = Grid(sparse=False), Grid(sparse=True)
+_FUNCTIONS.update(_mgrid=mgrid.__getitem__, _ogrid=ogrid.__getitem__)
 
 
 # -- indices of triangles and diagonals ----------------------------------------------------------------------------

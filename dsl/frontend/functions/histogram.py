@@ -19,6 +19,7 @@ from dsl.frontend.functions.arguments import (
     number,
     result_dtype,
     splat,
+    vector_of,
     with_dims,
 )
 from dsl.frontend.functions.creation import linspace
@@ -49,14 +50,7 @@ def _tally(index: Array, weights: Any, size: DimLike, dtype: np.dtype) -> Array:
 @implements("bincount")
 def bincount(x: Any, /, weights: Any = None, minlength: Any = 0) -> Any:
     """Count the occurrences of each non-negative integer, or add their weights."""
-    values = array_of(x)
-    if values.ndim != 1:
-        words = (
-            "object too deep for desired array"
-            if values.ndim
-            else "object of too small depth for desired array"
-        )
-        raise ShapeError(words, location=here())
+    values = vector_of(x)
     if values.dtype.kind not in "iub" and dims_of(values) != (0,):
         text = f"Cannot cast array data from {values.dtype!r} to dtype('int64') according to the rule 'safe'"
         raise TypeRuleError(text, location=here())
@@ -83,7 +77,8 @@ def _outer_edges(x: Array, bounds: Any) -> tuple[Any, Any]:
     else:
         first, last = min_(x), max_(x)
         if is_inexact(x.dtype):
-            ask(np.isfinite(first) & np.isfinite(last), "autodetected range is not finite")
+            words = "autodetected range of [{0}, {1}] is not finite"
+            ask(np.isfinite(first) & np.isfinite(last), words, values=(first, last))
     if not isinstance(first, Traced) and not isinstance(last, Traced):
         return (first - 0.5, last + 0.5) if first == last else (first, last)
     same = np.equal(first, last)

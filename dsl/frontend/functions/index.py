@@ -18,6 +18,7 @@ from dsl.frontend.functions.arguments import (
     into,
     normal_axis,
     number,
+    vector_of,
     with_dims,
 )
 from dsl.frontend.functions.edit import bounded
@@ -177,9 +178,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
     """Return where elements would be put into a sorted array."""
     if side not in ("left", "right"):
         raise ShapeError(f"search side must be 'left' or 'right' (got '{side}')", location=here())
-    table = array_of(a)
-    if table.ndim != 1:
-        raise ShapeError("object too deep for desired array", location=here())
+    table = vector_of(a)
     if sorter is not None:
         table = gather_axis(table, _integers(sorter), 0)
     table, wanted = common(table, v)

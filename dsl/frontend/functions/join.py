@@ -70,7 +70,7 @@ def concatenate(
         raise ShapeError("need at least one array to concatenate", location=here())
     if axis is None:
         parts, axis = [ravel(part) for part in parts], 0
-    if any(part.ndim == 0 for part in parts):
+    if parts[0].ndim == 0:
         raise ShapeError("zero-dimensional arrays cannot be concatenated", location=here())
     place = normal_axis(axis, parts[0].ndim)
     target = _joint_dtype(parts, dtype, out, casting)
@@ -347,6 +347,8 @@ def flip(m: Any, axis: Any = None) -> Any:
     """Return a view with axes reversed."""
     x = array_of(m)
     axes = normal_axes(axis, x.ndim)
+    if x.ndim == 0:
+        return fresh(read(x), Kind.SCALAR)
     return x[tuple(slice(None, None, -1) if k in axes else slice(None) for k in range(x.ndim))]
 
 

@@ -21,6 +21,7 @@ from dsl.frontend.functions.arguments import (
     normal_axes,
     number,
     result_dtype,
+    splat,
     with_dims,
 )
 from dsl.frontend.functions.elementwise import where as choose
@@ -88,6 +89,8 @@ def nanmedian(
     if not is_inexact(x.dtype):
         return median(x, axis, out, overwrite_input, bool(keepdims is not NoValue and keepdims))
     axes = normal_axes(axis, x.ndim)
+    if any(dims_of(x)[k] == 0 for k in axes):
+        return mean(x, axes, None, out, keepdims)
     rows = _sorted_rows(merge_axes(x, axes))
     count = sum_(~np.isnan(rows), 0)
     low = np.take_along_axis(rows, np.maximum((count - 1) // 2, 0)[None], 0)
@@ -146,6 +149,11 @@ def _quantiles(
     flat = with_dims(q, (size_of(q_dims), *(1,) * (rows.ndim - 1)))
     has_nan = is_inexact(x.dtype)
     count = sum_(~np.isnan(rows), 0) if skip_nan and has_nan else number(dims_of(rows)[0])
+    if skip_nan and has_nan and is_inexact(q.dtype):
+        count = convert(count, q.dtype)
+    if skip_nan and dims_of(rows)[0] == 0:
+        empty = splat(np.nan, (*q_dims, *dims_of(rows)[1:]), result_dtype(rows, q))
+        return into(_kept(wrap(empty), q_dims, dims_of(x), axes, keepdims), out, "unsafe")
     result = _interpolated(rows, count, flat, method, weak_q)
     if has_nan and not skip_nan:
         result = choose(np.isnan(rows[-1]), convert(np.nan, result.dtype), result)

@@ -15,8 +15,8 @@ from dsl.frontend.functions.arguments import (
     dims_of,
     into,
     keep_dims,
-    normal_axes,
     normal_axis,
+    reduced_axes,
     splat,
     with_dims,
 )
@@ -62,7 +62,7 @@ def _total(op: str, ufunc: np.ufunc, identity: int) -> Callable[..., Any]:
     ) -> Any:
         x = array_of(a)
         x = convert(x, _widened(x.dtype) if dtype is None else dtype)
-        axes = normal_axes(axis, x.ndim)
+        axes = reduced_axes(axis, x.ndim)
         result = emit(op, _masked(x, where, identity), axes=axes)
         if initial is not NoValue and initial is not None:
             result = ufunc(result, convert(initial, x.dtype))
@@ -123,7 +123,7 @@ def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 def _extremum(op: str, ufunc: np.ufunc) -> Callable[..., Any]:
     def extremum(a: Any, axis: Any, out: Any, keepdims: Any, initial: Any, where: Any) -> Any:
         x = array_of(a)
-        axes = normal_axes(axis, x.ndim)
+        axes = reduced_axes(axis, x.ndim)
         given = initial is not NoValue and initial is not None
         if not given and where is not NoValue and where is not True:
             text = (
@@ -211,7 +211,7 @@ def argmin(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = NoValue
 
 def _truth(op: str, a: Any, axis: Any, out: Any, keepdims: Any, where: Any) -> Any:
     x = array_of(a)
-    axes = normal_axes(axis, x.ndim)
+    axes = reduced_axes(axis, x.ndim)
     flags = _masked(convert(x, BOOL), where, op == "all")
     return into(keep_dims(emit(op, flags, axes=axes), dims_of(x), axes, keepdims), out, "unsafe")
 
@@ -235,7 +235,7 @@ def all_(
 def _bits(op: str) -> Callable[..., Any]:
     def bits(a: Any, axis: Any = 0, out: Any = None, keepdims: Any = False, **kwargs: Any) -> Any:
         x = array_of(a)
-        axes = normal_axes(axis, x.ndim)
+        axes = reduced_axes(axis, x.ndim)
         return into(keep_dims(emit(op, x, axes=axes), dims_of(x), axes, keepdims), out)
 
     return bits
@@ -251,8 +251,8 @@ _FUNCTIONS.update({name: _bits(name) for name in ("reduce_and", "reduce_or", "re
 def running(op: str, a: Any, axis: Any, dtype: Any, out: Any) -> Any:
     x = array_of(a)
     x = convert(x, _widened(x.dtype) if dtype is None else dtype)
-    if axis is None:
-        x, axis = with_dims(x, (size_of(dims_of(x)),)), 0
+    if axis is None or x.ndim == 0:
+        x, axis = with_dims(x, (size_of(dims_of(x)),)), 0 if axis is None else axis
     return into(emit(op, x, axis=normal_axis(axis, x.ndim)), out)
 
 

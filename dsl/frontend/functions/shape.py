@@ -25,6 +25,7 @@ from dsl.frontend.functions.arguments import (
 from dsl.frontend.library import implements
 from dsl.frontend.scopes import Scope, here
 from dsl.frontend.traced import (
+    Kind,
     Traced,
     as_shape,
     lift,
@@ -97,7 +98,7 @@ def ravel(a: Any, order: str = "C") -> Any:
 @implements("transpose", "permute_dims")
 def transpose(a: Any, axes: Any = None) -> Any:
     """Return a view with permuted axes."""
-    x = array_of(a)
+    x: Any = lift(a)
     if axes is None:
         return x.T
     order = list(axes)
@@ -169,7 +170,9 @@ def rollaxis(a: Any, axis: Any, start: Any = 0) -> Any:
 @implements("squeeze")
 def squeeze(a: Any, axis: Any = None) -> Any:
     """Return a view without axes of size 1."""
-    x = array_of(a)
+    x: Any = lift(a)
+    if x.kind is Kind.SCALAR and axis is None:
+        return x
     dims = dims_of(x)
     if axis is None:
         gone = tuple(k for k, d in enumerate(dims) if d == 1)

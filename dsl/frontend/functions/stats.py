@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
     array_of,
     ask,
+    box,
     common,
     convert,
     counter,
@@ -20,9 +23,11 @@ from dsl.frontend.functions.arguments import (
     number,
     result_dtype,
     splat,
+    vector_of,
     with_dims,
 )
 from dsl.frontend.functions.creation import array
+from dsl.frontend.functions.elementwise import where as choose
 from dsl.frontend.functions.grids import vander
 from dsl.frontend.functions.join import concatenate, stack
 from dsl.frontend.functions.moments import average
@@ -56,6 +61,8 @@ def cov(
 ) -> Any:
     """Return the covariance matrix of variables in rows."""
     x = _variables(m, y, rowvar, dtype)
+    if dims_of(x)[0] == 0:
+        return fresh(splat(0, (0, 0), F64))
     free = (0 if bias else 1) if ddof is None else ddof
     weights = _cov_weights(fweights, aweights)
     center, total = average(x, axis=1, weights=weights, returned=True)
@@ -127,8 +134,8 @@ _UNROLLED_TAPS = 16
 @implements("correlate")
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     """Return the cross-correlation of two vectors."""
-    x, taps = common(array_of(a), array_of(v))
-    _check_vectors(x, taps)
+    x, taps = common(vector_of(a), vector_of(v))
+    _refuse_empty(x, taps)
     return _correlate(x, np.conj(taps) if taps.dtype.kind == "c" else taps, mode)
 
 
@@ -136,15 +143,14 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     """Return the convolution of two vectors."""
     x, taps = common(atleast_1d(array_of(a)), atleast_1d(array_of(v)))
-    _check_vectors(x, taps)
+    _refuse_empty(x, taps)
+    x, taps = vector_of(x), vector_of(taps)
     if _shorter(x, taps):
         x, taps = taps, x
     return _correlate(x, taps[::-1], mode)
 
 
-def _check_vectors(x: Array, taps: Array) -> None:
-    if x.ndim != 1 or taps.ndim != 1:
-        raise ShapeError("object too deep for desired array", location=here())
+def _refuse_empty(x: Array, taps: Array) -> None:
     for vector, name in ((x, "a"), (taps, "v")):
         if dims_of(vector)[0] == 0:
             raise ShapeError(f"{name} cannot be empty", location=here())
@@ -168,23 +174,26 @@ def _correlate(x: Array, taps: Array, mode: str) -> Array:
             np.less_equal(lift(number(m)), number(n)),
             f"{mode} correlation needs a first operand that is not shorter",
         )
-    zero = splat(0, (), x.dtype)
-    padded = fresh(current_scope().emit("pad", read(x), zero, low=(left,), high=(right,)))
     length = n + left + right - m + 1
     if isinstance(m, int) and m <= _UNROLLED_TAPS:
-        return _shifted_sum(padded, taps, m, length)
-    index = with_dims(counter(length), (length, 1)) + with_dims(counter(m), (1, m))
-    return emit("sum", gather_axis(padded, index, 0) * taps, axes=(1,))
+        parts = [_placed(x * taps[k], left - k, length) for k in range(m)]
+        return functools.reduce(operator.add, parts)
+    place = with_dims(counter(length), (length, 1)) + with_dims(counter(m), (1, m)) - number(left)
+    inside = (place >= 0) & (place < number(n))
+    products = gather_axis(x, np.clip(place, 0, number(n - 1)), 0) * taps
+    return emit("sum", choose(inside, products, convert(0, x.dtype)), axes=(1,))
 
 
-def _shifted_sum(padded: Array, taps: Array, count: int, length: DimLike) -> Array:
-    total: Any = None
-    scope = current_scope()
-    for k in range(count):
-        part = scope.emit("slice", read(padded), start=(k,), size=(length,), step=(1,))
-        part = fresh(part) * taps[k]
-        total = part if total is None else total + part
-    return total
+def _placed(part: Array, offset: Any, length: DimLike) -> Array:
+    """Return a vector put at `offset` of a vector of zeros, cut to `length`; no zero meets a NaN."""
+    size = dims_of(part)[0]
+    cut = max(-offset, 0)
+    end = length - size - offset
+    over = -end if isinstance(end, int) and end < 0 else 0
+    kept = box(part, 0, cut, size - cut - over)
+    low, high = max(offset, 0), 0 if over else end
+    zero = splat(0, (), part.dtype)
+    return fresh(current_scope().emit("pad", read(kept), zero, low=(low,), high=(high,)))
 
 
 # -- polynomials ---------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """What makes a loop of a frame: its variables, invariants and effects, and whether it counts trips.
 
-In: a frame of a flat graph. Out: the parts from which a `while`, or a `scan`, is made. The variable that orders effects, and the
-one that counts trips, are recognised by the marks that `lower_control` leaves and by their form; if either is not as expected
-they are variables like the others.
+In: a frame of a flat graph. Out: the parts from which a `while`, or a `scan`, is made. The variable that orders
+effects, and the one that counts trips, are recognised by the marks that `lower_control` leaves and by their form;
+if either is not as expected they are variables like the others.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Loop:
     def _find_invariants(self) -> list[Node]:
         """Return the invariants that were operands, and others that are read."""
         parts = [self.body] if self.counter is not None else [self.test, self.body]
-        read = {value.node for part in parts for value in self.slices.find(*part).outside}
+        read = {value.node for part in parts for value in self.slices.find(part).outside}
         skipped = set(self.twins.values())
         found = [
             enter

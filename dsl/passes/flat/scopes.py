@@ -1,16 +1,17 @@
 """Where the nodes of a flat graph live: in which frames and branches.
 
-In: a flat graph. Out: for each node the *scope* in which it reads its inputs, for each value the scope it lives in, and for each
-frame the nodes that make it a loop. A switch leads from its scope into the two branches of its predicate, an enter into a frame;
-a merge leads out of the branches again and an exit out of the frame. A loop's own switches lead into branches too: what is live
-on side 1 of the switches on the `loop_cond` is the loop's body, and the rest of the frame decides whether to go on.
+In: a flat graph. Out: for each node the *scope* in which it reads its inputs, for each value the scope it lives in,
+and for each frame the nodes that make it a loop. A switch leads from its scope into the two branches of its
+predicate, an enter into a frame; a merge leads out of the branches again and an exit out of the frame. A loop's own
+switches lead into branches too: what is live on side 1 of the switches on the `loop_cond` is the loop's body, and
+the rest of the frame decides whether to go on.
 
 A graph that breaks a rule raises `VerifyError` with the node and the rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -22,15 +23,23 @@ from dsl.ir.printer import node_lines
 __all__ = ["Frame", "Scope", "Scopes", "has_effect"]
 
 
-@dataclass(eq=False)
 class Scope:
-    """The outermost scope, a frame or a branch. `key` is the frame's name, or a group, which both branches share, and a side."""
+    """The outermost scope, a frame or a branch. `key` is the frame's name, or a group, which both branches share, and a
+    side.
 
-    parent: Scope | None
-    key: Any
-    depth: int = 0
-    frame: Scope | None = None
-    children: dict[Any, Scope] = field(default_factory=dict)
+        `path` leads from the outermost scope to this one; `frame` is the innermost frame on it.
+    """
+
+    __slots__ = ("children", "frame", "key", "parent", "path")
+
+    def __init__(self, parent: Scope | None, key: Any, frame: Scope | None = None) -> None:
+        self.parent, self.key, self.frame = parent, key, frame
+        self.path: tuple[Scope, ...] = (self,) if parent is None else (*parent.path, self)
+        self.children: dict[Any, Scope] = {}
+
+    @property
+    def depth(self) -> int:
+        return len(self.path)
 
     def branch(self, group: Any, side: int) -> Scope:
         return self._child((group, side), self.frame)
@@ -42,7 +51,7 @@ class Scope:
 
     def _child(self, key: Any, frame: Scope | None) -> Scope:
         if key not in self.children:
-            self.children[key] = Scope(self, key, self.depth + 1, frame)
+            self.children[key] = Scope(self, key, frame)
         return self.children[key]
 
     def sibling(self) -> Scope | None:
@@ -59,19 +68,12 @@ class Scope:
         return found
 
     def is_in(self, other: Scope) -> bool:
-        scope: Scope | None = self
-        while scope is not None and scope.depth > other.depth:
-            scope = scope.parent
-        return scope is other
+        return self.depth >= other.depth and self.path[other.depth - 1] is other
 
-    def below(self, levels: Container[Scope]) -> Iterator[Scope]:
-        """Yield this scope and those around it that are inside `levels`, from the outside in."""
-        chain: list[Scope] = []
-        scope: Scope | None = self
-        while scope is not None and scope not in levels:
-            chain.append(scope)
-            scope = scope.parent
-        return reversed(chain)
+    def below(self, levels: Sequence[Scope]) -> Sequence[Scope]:
+        """Return the scopes between `levels`, of which at least one is on the path, and this one, from the outside in."""
+        last = max(level.depth for level in levels if self.is_in(level))
+        return self.path[last:]
 
 
 @dataclass(eq=False)
@@ -99,9 +101,9 @@ class Frame:
 class Scopes:
     """The scopes of one graph. `home` says where a node reads, `scope` where a value lives.
 
-    `arms` gives the inputs of each merge, side 0 first; merges of more than two inputs are split into new ones of two.
-    `effects` lists what has an effect in a scope or below. With `hints`, the attribute `scope` of switches tells apart what
-    shares a predicate.
+    `arms` gives the inputs of each merge, side 0 first; merges of more than two inputs are split into new ones of
+    two. `effects` lists what has an effect in a scope or below. With `hints`, the attribute `scope` of switches
+    tells apart what shares a predicate.
     """
 
     def __init__(self, graph: Graph, *, hints: bool = True) -> None:
@@ -161,7 +163,9 @@ class Scopes:
     def _deeper(self, node: Node, a: Scope, b: Scope) -> Scope:
         inner, outer = (a, b) if a.depth >= b.depth else (b, a)
         if inner.frame is not outer.frame:
-            self.fail(node, "a node reads and waits for values of one frame; others come in by enter")
+            self.fail(
+                node, "a node reads and waits for values of one frame; others come in by enter"
+            )
         if not inner.is_in(outer):
             self.fail(node, "a node mixes values of branches neither of which is inside the other")
         return inner

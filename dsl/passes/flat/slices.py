@@ -1,21 +1,23 @@
 """What a region of a flat graph has to contain.
 
-In: the scopes of a flat graph. Out: for the bounds of a region and what it is to return and to do, the nodes inside it and the
-values that these read from outside. A loop counts as one node, its `loop_cond`; its exits come after that.
+In: the scopes of a flat graph. Out: for the bounds of a region and what it is to return and to do, the nodes inside
+it and the values that these read from outside. A loop counts as one node, its `loop_cond`; its exits come after
+that.
 
-Control edges that only say where a node is live, as those from pivots do, and the tokens that order effects are not part of a
-structured graph; they are recognised here and left out.
+Control edges that only say where a node is live, as those from pivots do, and the tokens that order effects are not
+part of a structured graph; they are recognised here and left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dsl.ir.graph import Node, Value
 from dsl.passes.flat.scopes import Scope, Scopes
 
-__all__ = ["Bounds", "Done", "Part", "Slice", "Slices", "own_waits", "unwrap_token"]
+__all__ = ["Bounds", "Done", "Part", "Slice", "Slices", "gates", "own_waits", "unwrap_token"]
 
 _SILENT = ("switch", "enter", "loop_merge", "loop_cond", "next_iteration")
 
@@ -33,7 +35,7 @@ def _is_pivot(node: Node) -> bool:
     return bool(plain or source.attrs.get("pivot") or source.attrs.get("token"))
 
 
-def _gates(node: Node) -> list[Node]:
+def gates(node: Node) -> list[Node]:
     """Return the switches of branches that a node is put into by control edges alone."""
     sources = [control.inputs[0].node for control in node.controls if _is_pivot(control)]
     return [s for s in sources if s.op.name == "switch" and s.inputs[1].node.op.name != "loop_cond"]
@@ -51,8 +53,9 @@ def unwrap_token(value: Value) -> tuple[list[Node], Value]:
 class Bounds(NamedTuple):
     """The extent of a region: all inside `scope`, of which the nodes in `levels` are the region's own.
 
-    The body of a loop extends over its whole frame, so that it may compute again what the test has computed. What is in the
-    frame but not in the body has then happened already, and so it has after the loop: such bounds are `late`.
+    The body of a loop extends over its whole frame, so that it may compute again what the test has computed. What
+    is in the frame but not in the body has then happened already, and so it has after the loop: such bounds are
+    `late`.
     """
 
     scope: Scope
@@ -63,7 +66,8 @@ class Bounds(NamedTuple):
         return self.late and not any(place.is_in(level) for level in self.levels[1:])
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Part:
     """What a region returns and does, and its extent."""
 
     bounds: Bounds
@@ -90,22 +94,31 @@ class Slices:
 
     def __init__(self, scopes: Scopes) -> None:
         self.scopes = scopes
+        self._found: dict[Part, Slice] = {}
 
     def complete(self, part: Part, effects: Iterable[Node]) -> Part:
         """Add to a part those of its effects that nothing in it needs."""
-        reached = set(self.find(*part).nodes)
+        reached = set(self.find(part).nodes)
         lost = [e for e in effects if self.event(part.bounds, e) not in reached]
+        if not lost:
+            return part
         earlier = {wait for effect in lost for wait in own_waits(effect)}
         last = [effect for effect in lost if effect not in earlier]
-        return part._replace(effects=list(dict.fromkeys(part.effects + last)))
+        return replace(part, effects=list(dict.fromkeys(part.effects + last)))
 
-    def find(self, bounds: Bounds, values: Iterable[Value], effects: Sequence[Node]) -> Slice:
-        """Return what a region has to contain to give `values` and to have `effects`."""
+    def find(self, part: Part) -> Slice:
+        """Return what a region has to contain."""
+        if part not in self._found:
+            self._found[part] = self._find(part)
+        return self._found[part]
+
+    def _find(self, part: Part) -> Slice:
+        bounds, effects = part.bounds, part.effects
         outside: dict[Value, None] = {}
         found: dict[Node, None] = {}
         preds = [branch.predicate for effect in effects for branch in self.branches(bounds, effect)]
         stack = [self.event(bounds, effect) for effect in effects]
-        stack += self._inner(bounds, map(self.scopes.through, [*values, *preds]), outside)
+        stack += self._inner(bounds, map(self.scopes.through, part.results + preds), outside)
         while stack:
             node = stack.pop()
             if node not in found and self._is_inside(node, bounds):
@@ -147,9 +160,9 @@ class Slices:
 
     def branches(self, bounds: Bounds, node: Node) -> Iterator[Scope]:
         """Yield the branch of a region's own level that a node is in, if it is in one."""
-        outermost = next(self.scopes.home[node].below(bounds.levels), None)
-        if outermost is not None and outermost.frame is not outermost:
-            yield outermost
+        for outermost in self.scopes.home[node].below(bounds.levels)[:1]:
+            if outermost.frame is not outermost:
+                yield outermost
 
     # -- edges -------------------------------------------------------------------------------------------------
 
@@ -182,7 +195,7 @@ class Slices:
         return found
 
     def _control_waits(self, bounds: Bounds, node: Node) -> list[Node]:
-        return self.kept(bounds, own_waits(node)) + _gates(node)
+        return self.kept(bounds, own_waits(node)) + gates(node)
 
     def kept(self, bounds: Bounds, waits: Iterable[Node]) -> list[Node]:
         """Leave out what has happened before the region."""

@@ -1,0 +1,1 @@
+"""What `python -m dsl <command>` runs, one module per command."""
