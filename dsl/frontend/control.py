@@ -18,6 +18,7 @@ import numpy as np
 
 from dsl.config import config
 from dsl.errors import AliasError, BranchError, ConversionError, DslError, LoopTypeError, NonConcreteError, UndefinedError
+from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.loops import Span, as_counted, trip_value
 from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here, may_alias
 from dsl.frontend.state import Snapshot, State, Undefined, is_numeric, refill
@@ -56,6 +57,8 @@ def predicate(test: Any) -> bool | Value:
     """Return a condition as a Python bool, or as a rank-0 bool value when it is traced."""
     if isinstance(test, Undefined):
         test.fail()
+    if isinstance(test, TracedList):
+        test = test.length() != 0
     if not isinstance(test, Traced):
         return bool(test)
     known = concrete(test)
@@ -200,9 +203,32 @@ def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapsh
     while True:
         before = state.snapshot()
         branches = [_trace_branch(state, before, then, "then"), _trace_branch(state, before, otherwise, "else")]
-        if not state.adopt_attributes(*(b.scope for b in branches)):
+        if not state.adopt_attributes(*(b.scope for b in branches)) and not _grow_lists(state, before, [b.after for b in branches if not b.raised]):
             return before, branches
         _discard(*(b.scope for b in branches))
+
+
+def _grow_lists(state: State, before: Snapshot, afters: list[Snapshot]) -> bool:
+    """Make traced lists of variables that hold lists of other lengths after a block than before; tell whether there were any."""
+    objects = list(before.objects)
+    for cell, item in enumerate(before.objects):
+        if type(item) is list:
+            ends = [a.objects_then[cell] for a in afters]
+            grown = next((e for e in ends if isinstance(e, TracedList)), None)
+            lengths = {len(item), *(len(e) for e in ends if type(e) is list)}
+            if grown is None and len(lengths) == 1:
+                continue
+            found = grown.spec() if grown is not None else _list_spec([item, *(e for e in ends if type(e) is list)])
+            if found is not None:
+                objects[cell] = as_traced_list(item, *found)
+    if all(a is b for a, b in zip(objects, before.objects, strict=True)):
+        return False
+    state.put(objects)
+    return True
+
+
+def _list_spec(lists: list[list[Any]]) -> Any:
+    return item_layout([item for items in lists for item in items], lambda leaf: info_of(leaf) if is_numeric(leaf) else None)
 
 
 def _discard(*scopes: Scope) -> None:
@@ -624,7 +650,7 @@ class Loop:
                 replaced = [s for s in scope.replaced if s not in self.plan.storages]
                 contents = scope.suspend()
         self.state.restore(self.before)
-        if self.state.adopt_attributes(scope):
+        if self.state.adopt_attributes(scope) or _grow_lists(self.state, self.before, [after]):
             self.before = self.state.snapshot()
             self.plan = self._first_plan()
             return None

@@ -20,6 +20,7 @@ import numpy as np
 from dsl.errors import NonConcreteError, SourceError, UnsupportedError
 from dsl.frontend import control, indexing, loops, ufuncs
 from dsl.frontend.convert import convert, is_converted
+from dsl.frontend.lists import TracedList
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
 from dsl.frontend.state import Undefined
@@ -363,6 +364,8 @@ def _contains(items: Any, item: Any) -> Any:
 
 def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call `fn` from traced code: NumPy's functions by their traced meaning, the user's functions converted."""
+    if current_trace() is None:
+        return fn(*args, **kwargs)
     if isinstance(fn, Undefined):
         fn.fail()
     try:
@@ -374,6 +377,8 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, np.ufunc):
         return _call_ufunc(fn, args, kwargs)
     meaning = implementation(fn)
+    if any(isinstance(a, TracedList) for a in args) and (meaning is not None or isinstance(fn, np.ufunc)):
+        args = tuple(a.array() if isinstance(a, TracedList) else a for a in args)
     if meaning is not None:
         if fn in CREATORS or has_traced(args) or has_traced(kwargs) or _has_array(args):
             return meaning(*args, **kwargs)
@@ -494,6 +499,8 @@ def _len(x: Any) -> Any:
             raise TypeError("len() of unsized object")
         dim = x.type.shape[0]
         return dim if isinstance(dim, int) else size_number(dim)
+    if isinstance(x, TracedList):
+        return x.length()
     if isinstance(x, loops.Span):
         return x.trips()
     return len(x)

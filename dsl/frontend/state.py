@@ -7,7 +7,7 @@ lists, dicts and other trees. Contents of traced arrays are not here: scopes kee
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ class Snapshot:
     objects: list[Any]
     structures: list[Structure]
     leaves: list[list[Any]]
+    objects_then: list[Any] = field(default_factory=list)
 
     def forget(self) -> None:
         """Let go of the objects, so that what nothing else refers to disappears."""
@@ -101,7 +102,8 @@ class State:
         """Record the cells."""
         objects = [*self._get(), *(getattr(obj, name, Undefined(name)) for obj, name in self.attributes)]
         pairs = [flatten(item) for item in objects]
-        return Snapshot(objects, [s for _, s in pairs], [leaves for leaves, _ in pairs])
+        then = [list(item) if type(item) is list else item for item in objects]
+        return Snapshot(objects, [s for _, s in pairs], [leaves for leaves, _ in pairs], then)
 
     def restore(self, before: Snapshot) -> None:
         """Put every object and the contents of every container back."""
@@ -137,6 +139,8 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
         kept = {k: _keep(item[k], v) if k in item else v for k, v in rebuilt.items()}
         item.clear()
         item.update(kept)
+    elif hasattr(item, "dsl_refill"):
+        item.dsl_refill(rebuilt)
     elif isinstance(item, tuple):
         for old, new in zip(item, rebuilt, strict=True):
             _keep(old, new)
@@ -147,7 +151,8 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
 
 def _keep(old: Any, new: Any) -> Any:
     """Keep the identity of a nested container, with new contents."""
-    if type(old) is type(new) and (isinstance(old, (list, dict)) or hasattr(old, "__dataclass_fields__")):
+    mutable = isinstance(old, (list, dict)) or hasattr(old, "__dataclass_fields__") or hasattr(old, "dsl_refill")
+    if type(old) is type(new) and mutable:
         _overwrite(old, new)
         return old
     return new

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import AliasError, DslError, InternalError, NonConcreteError
+from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, UnsupportedError
 from dsl.frontend.control import BranchRaise, Either
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import Capture, Storage, Trace, current_scope, tracing
 from dsl.frontend.signature import Arguments, Leaf
 from dsl.frontend.state import Undefined, is_numeric, refill, set_attribute
+from dsl.frontend.text import TracedText
 from dsl.frontend.traced import Kind, Traced, lift, read
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.frontend.views import View
@@ -235,6 +236,8 @@ class _Outputs:
             return self.either(leaf)
         if isinstance(leaf, Undefined):
             leaf.fail()
+        if isinstance(leaf, TracedText):
+            raise UnsupportedError("a string with traced values in it cannot be returned", remedy="return the values and format them in the caller")
         if not isinstance(leaf, Traced):
             array = leaf if isinstance(leaf, np.ndarray) else None
             if array is not None and id(array) in self.trace.by_array:

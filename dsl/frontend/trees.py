@@ -41,6 +41,9 @@ def _parts(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
         return tuple(range(len(tree))), tuple(tree)
     if isinstance(tree, dict) and kind.__name__ in ("dict", "OrderedDict", "defaultdict"):
         return tuple(tree), tuple(tree.values())
+    if hasattr(kind, "dsl_flatten"):
+        parts: tuple[tuple[Any, ...], tuple[Any, ...]] = tree.dsl_flatten()
+        return parts
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = tuple(f.name for f in dataclasses.fields(tree))
         return names, tuple(getattr(tree, n) for n in names)
@@ -76,6 +79,8 @@ def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
         return None
     if kind in (tuple, list):
         return kind(children)
+    if hasattr(kind, "dsl_unflatten"):
+        return kind.dsl_unflatten(structure.keys, children)
     if issubclass(kind, tuple):
         return kind(*children)
     pairs = dict(zip(structure.keys, children, strict=True))

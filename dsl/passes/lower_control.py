@@ -185,13 +185,22 @@ class _Lowering:
             self._constants[key] = self.emit("const", (), (type,), controls, value=literal)
         return self._constants[key].output
 
+    def retype(self, value: Value, type: ValueType, **attrs: Any) -> Value:
+        """Return a value under another type, which may differ in the names of sizes."""
+        return (
+            value if value.type == type else self.emit("merge", (value,), (type,), **attrs).output
+        )
+
     def pivot(self, value: Value) -> Node:
         return self.emit("identity", (value,), (value.type,))
 
-    def join(self, pivot: Callable[[], Node], effects: list[Node]) -> Value:
-        """Return the token that has waited for a region's effects."""
-        value = pivot().output
-        return self.emit("identity", (value,), (TOKEN,), effects).output if effects else value
+    def join(self, block: _Block) -> Value:
+        """Return the token that has waited for the effects of a region."""
+        assert block.pivot is not None
+        value = block.pivot().output
+        if not block.effects:
+            return value
+        return self.emit("identity", (value,), (TOKEN,), block.effects).output
 
 
 def _lower(lowering: _Lowering, node: Node, block: _Block) -> None:
@@ -220,21 +229,33 @@ def _cond(lowering: _Lowering, node: Node, block: _Block) -> None:
     then, otherwise = node.regions
     pred, *operands = block.inputs(node)
 
-    def switch(x: Value, waits: tuple[Node, ...], types: Sequence[ValueType], **attrs: Any) -> Node:
-        return lowering.emit("switch", (x, pred), types, waits, scope=scope, **attrs)
+    def switch(x: Value, waits: tuple[Node, ...], **attrs: Any) -> Node:
+        return lowering.emit("switch", (x, pred), (x.type, x.type), waits, scope=scope, **attrs)
 
     switches = []
     for index, x in enumerate(operands):
-        no, yes = otherwise.params[index], then.params[index]
-        attrs = {"index": index, "names": (_name(no), _name(yes))}
-        switches.append(switch(x, block.gate((x, pred)), (no.type, yes.type), **attrs))
-    fork = cache(lambda: switch(pred, block.waits(node, (pred,)), (TOKEN, TOKEN), pivot=True))
+        names = _name(otherwise.params[index]), _name(then.params[index])
+        switches.append(switch(x, block.gate((x, pred)), index=index, names=names))
+    fork = cache(lambda: switch(pred, block.waits(node, (pred,)), pivot=True))
     arms = []
     for side, region in enumerate((otherwise, then)):
         pivot = cache(lambda side=side: lowering.pivot(fork().outputs[side]))
-        arms.append(lowering.inline(_Block(region, [s.outputs[side] for s in switches], pivot)))
+        outputs = [switch.outputs[side] for switch in switches]
+        args = [lowering.retype(x, p.type) for x, p in zip(outputs, region.params, strict=True)]
+        arms.append(lowering.inline(_Block(region, args, pivot)))
     lowering.loc = node.loc
     _join_arms(lowering, node, block, scope, switches, arms)
+
+
+@dataclass
+class _Join:
+    """A merge to be made, of values from both arms; `wanted` if something needs it."""
+
+    pair: Sequence[Value]
+    type: ValueType
+    attrs: dict[str, Any]
+    wanted: bool
+    merge: Node | None = None
 
 
 def _join_arms(
@@ -245,30 +266,33 @@ def _join_arms(
     switches: list[Node],
     arms: list[_Block],
 ) -> None:
-    """Merge the results of both branches. The merge that is surely used is made last and keeps the rest alive."""
-    merging: list[tuple[Sequence[Value], ValueType, dict[str, Any], bool]] = [
-        (pair, out.type, {"index": index}, out in block.needed)
-        for index, (*pair, out) in enumerate(
-            zip(arms[0].results, arms[1].results, node.outputs, strict=True)
-        )
-    ]
+    """Merge the results of both branches. A merge that is wanted is made last and keeps the rest alive."""
+    joins = []
+    for index, out in enumerate(node.outputs):
+        pair = [arm.results[index] for arm in arms]
+        joins.append(_Join(pair, out.type, {"index": index}, out in block.needed))
     if block.wants_token(node):
-        tokens = [lowering.join(arm.pivot, arm.effects) for arm in arms if arm.pivot is not None]
-        merging.append((tokens, TOKEN, {"done": True}, node in block.awaited))
-    lowering.used.update(value for pair, *_ in merging for value in pair)
-    anchor = next(entry for entry in merging if entry[3])
-    made: dict[int, Node] = {}
-    for entry in (*(e for e in merging if e is not anchor), anchor):
-        pair, type, attrs, _ = entry
-        kept: list[Node] = []
-        if entry is anchor:
-            kept = [made[id(e)] for e in merging if not e[3]]
-            kept += [s for s in switches if lowering.used.isdisjoint(s.outputs)]
-            attrs = attrs | _own_attrs(node)
-        made[id(entry)] = lowering.emit("merge", pair, (type,), kept, scope=scope, **attrs)
-    merges = [made[id(entry)] for entry in merging]
+        pair = [lowering.join(arm) for arm in arms]
+        joins.append(_Join(pair, TOKEN, {"done": True}, node in block.awaited))
+    anchor = next(join for join in joins if join.wanted)
+    anchor.attrs |= _own_attrs(node)
+    lowering.used.update(value for join in joins for value in join.pair)
+    for join in sorted(joins, key=lambda join: join is anchor):
+        others = [j.merge for j in joins if j.merge is not None and not j.wanted]
+        kept = others + _unused(lowering, switches, arms) if join is anchor else []
+        join.merge = lowering.emit(
+            "merge", join.pair, (join.type,), kept, scope=scope, **join.attrs
+        )
+    merges = [join.merge for join in joins if join.merge is not None]
     block.nodes[node] = merges[-1]
     block.values.update(zip(node.outputs, [merge.output for merge in merges], strict=False))
+
+
+def _unused(lowering: _Lowering, switches: list[Node], arms: list[_Block]) -> list[Node]:
+    """Return the switches, and the renames of their outputs, that nothing reads."""
+    found = [switch for switch in switches if lowering.used.isdisjoint(switch.outputs)]
+    args = [arm.values[param] for arm in arms for param in arm.graph.params]
+    return found + [x.node for x in args if x.node not in switches and x not in lowering.used]
 
 
 # -- loops ---------------------------------------------------------------------------------------------------------
@@ -276,24 +300,16 @@ def _join_arms(
 
 @dataclass
 class _Variable:
-    """A value on its way round a loop: what the switch reads, the types of its outputs, and whether it needs an exit."""
+    """A value on its way round a loop: what the switch reads, its types in the body and after, and whether it has an exit."""
 
     merge: Node
     data: Value
-    types: tuple[ValueType, ValueType]
+    body: ValueType
+    after: ValueType
     wanted: bool
     mark: dict[str, Any]
-    switch: Node | None = None
-
-    @property
-    def inside(self) -> Value:
-        assert self.switch is not None
-        return self.switch.outputs[1]
-
-    @property
-    def outside(self) -> Value:
-        assert self.switch is not None
-        return self.switch.outputs[0]
+    inside: Value
+    outside: Value
 
 
 @dataclass
@@ -305,19 +321,23 @@ class _Loop:
     block: _Block
     frame: str
     variables: list[_Variable] = field(default_factory=list)
-    invariants: list[Node] = field(default_factory=list)
+    invariants: list[Value] = field(default_factory=list)
     predicate: Value | None = None
     token: _Variable | None = None
 
-    def enter(self, value: Value, type: ValueType, **attrs: Any) -> Node:
-        gate = self.block.gate((value,))
-        return self.lowering.emit("enter", (value,), (type,), gate, frame=self.frame, **attrs)
+    def enter(self, value: Value, **attrs: Any) -> Value:
+        gate, type = self.block.gate((value,)), value.type
+        enter = self.lowering.emit("enter", (value,), (type,), gate, frame=self.frame, **attrs)
+        return enter.output
 
     def carry(
-        self, enter: Node, types: tuple[ValueType, ValueType], wanted: bool, **mark: Any
+        self, enter: Value, types: Sequence[ValueType], wanted: bool, **mark: Any
     ) -> _Variable:
-        merge = self.lowering.emit("loop_merge", enter.outputs, enter.types, **mark)
-        variable = _Variable(merge, merge.output, types, wanted, mark)
+        """Carry a value on; `types` are those in the first region, in the body and after the loop."""
+        first, body, after = types
+        merge = self.lowering.emit("loop_merge", (enter,), (first,), **mark)
+        head = merge.output
+        variable = _Variable(merge, head, body, after, wanted, mark, head, head)
         self.variables.append(variable)
         return variable
 
@@ -325,47 +345,45 @@ class _Loop:
         """Bring in the carried values: the params `skip` and on of the regions."""
         for index, value in enumerate(values):
             params = [region.params[skip + index] for region in regions]
-            names = tuple(map(_name, params))
-            enter = self.enter(value, params[0].type, index=index, names=names)
+            enter = self.enter(value, index=index, names=tuple(map(_name, params)))
             output = self.node.outputs[index]
-            wanted = output in self.block.needed
-            self.carry(enter, (output.type, params[-1].type), wanted, index=index)
+            types = params[0].type, params[-1].type, output.type
+            self.carry(enter, types, output in self.block.needed, index=index)
         return [variable.merge.output for variable in self.variables]
 
     def hold(self, value: Value, params: Sequence[Value], index: int) -> tuple[Value, Value]:
         """Bring in an invariant; return it as the first and as the last region know it, types included."""
-        attrs = {"invariant": True, "index": index}
-        first = self.enter(value, params[0].type, names=tuple(map(_name, params)), **attrs)
-        self.invariants.append(first)
-        if params[0].type == params[-1].type:
-            return first.output, first.output
-        twin = self.enter(value, params[-1].type, twin=True, **attrs)
-        self.invariants.append(twin)
-        return first.output, twin.output
+        names, types = tuple(map(_name, params)), [param.type for param in params]
+        enter = self.enter(value, invariant=True, index=index, names=names)
+        marks = [{}, {}] if types[0] == types[-1] else [{"region": "test"}, {"region": "body"}]
+        first = last = self.lowering.retype(enter, types[0], **marks[0])
+        if types[0] != types[-1]:
+            last = self.lowering.retype(enter, types[-1], **marks[1])
+        self.invariants += [enter, first, last]
+        return first, last
 
     def carry_token(self) -> None:
         """Bring in the token, which orders effects, if anything depends on the order."""
-        if not self.block.wants_token(self.node):
-            return
-        start = self.lowering.constant(True, self.block.waits(self.node, ()))
-        enter = self.enter(start, TOKEN, token=True)
-        wanted = self.node in self.block.awaited
-        self.token = self.carry(enter, (TOKEN, TOKEN), wanted, token=True)
+        if self.block.wants_token(self.node):
+            start = self.lowering.constant(True, self.block.waits(self.node, ()))
+            wanted = self.node in self.block.awaited
+            self.token = self.carry(self.enter(start, token=True), [TOKEN] * 3, wanted, token=True)
 
     def test_pivot(self) -> Node:
         if self.token is not None:
             return self.lowering.pivot(self.token.merge.output)
         value = self.block.values[self.node.inputs[0]]
-        return self.enter(value, value.type, invariant=True, pivot=True)
+        return self.enter(value, invariant=True, pivot=True).node
 
     def turn(self, pred: Value, **attrs: Any) -> None:
         """Decide on another trip."""
         attrs |= {"frame": self.frame, **_own_attrs(self.node)}
         predicate = self.lowering.emit("loop_cond", (pred,), (TOKEN,), **attrs).output
         for variable in self.variables:
-            inputs = (variable.data, predicate)
-            mark = variable.mark
-            variable.switch = self.lowering.emit("switch", inputs, variable.types, **mark)
+            inputs, types = (variable.data, predicate), [variable.data.type] * 2
+            switch = self.lowering.emit("switch", inputs, types, **variable.mark)
+            variable.outside = switch.outputs[0]
+            variable.inside = self.lowering.retype(switch.outputs[1], variable.body)
         self.predicate = predicate
 
     def body_pivot(self) -> Node:
@@ -378,28 +396,33 @@ class _Loop:
 
     def close(self, body: _Block, results: list[Value]) -> None:
         """Send the variables round again, or out."""
-        if self.token is not None and body.pivot is not None:
-            results = [*results, self.lowering.join(body.pivot, body.effects)]
+        if self.token is not None:
+            results = [*results, self.lowering.join(body)]
         self.lowering.loc = self.node.loc
+        self.lowering.used.update(results)
+        renames = [v.inside.node for v in self.variables if v.inside.node.op.name == "merge"]
+        kept = [node for node in renames if node.output not in self.lowering.used]
         for variable, value in zip(self.variables, results, strict=True):
-            gate = body.gate((value,))
-            again = self.lowering.emit("next_iteration", (value,), (value.type,), gate)
+            waits = (*body.gate((value,)), *kept)
+            again = self.lowering.emit("next_iteration", (value,), (value.type,), waits)
             self.lowering.back[variable.merge] = again.output
+            kept = []
         self._leave([v for v in self.variables if "counter" not in v.mark])
 
     def _leave(self, variables: list[_Variable]) -> None:
         """Make the exits; the first keeps variables without one alive, whose next values may need nothing but them."""
-        controls = [variable.outside.node for variable in variables if not variable.wanted]
-        controls += [e for e in self.invariants if e.output not in self.lowering.used]
+        retype = self.lowering.retype
+        controls = [retype(v.outside, v.after).node for v in variables if not v.wanted]
+        controls += [x.node for x in self.invariants if x not in self.lowering.used]
         for index, variable in enumerate(variables):
-            if not variable.wanted:
-                continue
-            value = variable.outside
-            exit = self.lowering.emit("exit", (value,), (value.type,), controls)
-            controls = []
-            self.block.nodes[self.node] = exit
-            if variable is not self.token:
-                self.block.values[self.node.outputs[index]] = exit.output
+            if variable.wanted:
+                value = variable.outside
+                exit = self.lowering.emit("exit", (value,), (value.type,), controls)
+                self.block.nodes[self.node] = exit
+                controls = []
+                if variable is not self.token:
+                    result = retype(exit.output, variable.after)
+                    self.block.values[self.node.outputs[index]] = result
 
 
 def _while(lowering: _Lowering, node: Node, block: _Block) -> None:
@@ -415,8 +438,8 @@ def _while(lowering: _Lowering, node: Node, block: _Block) -> None:
     tested = _Block(test, heads + [first for first, _ in held], cache(loop.test_pivot))
     (pred,) = lowering.inline(tested).results
     lowering.loc = node.loc
-    if loop.token is not None and tested.pivot is not None:
-        loop.token.data = lowering.join(tested.pivot, tested.effects)
+    if loop.token is not None:
+        loop.token.data = lowering.join(tested)
     loop.turn(pred)
     fixed = [last for _, last in held]
     moving = [variable.inside for variable in loop.variables[:count]]
@@ -446,11 +469,11 @@ def _scan(lowering: _Lowering, node: Node, block: _Block) -> None:
 def _count_trips(loop: _Loop, zero: Value, one: Value, trips: Value) -> tuple[Value, Value, Value]:
     """Carry the trip number; return it, the number of trips and the step."""
     param = loop.node.regions[0].params[0]
-    counter = loop.enter(zero, scalar(I64), counter=True, names=(_name(param),))
-    loop.carry(counter, (scalar(I64), param.type), False, counter=True)
-    limit = loop.enter(trips, trips.type, invariant=True, limit=True)
-    step = loop.enter(one, scalar(I64), invariant=True, step=True)
-    return loop.variables[0].merge.output, limit.output, step.output
+    counter = loop.enter(zero, counter=True, names=(_name(param),))
+    variable = loop.carry(counter, [scalar(I64)] * 3, False, counter=True)
+    limit = loop.enter(trips, invariant=True, limit=True)
+    step = loop.enter(one, invariant=True, step=True)
+    return variable.merge.output, limit, step
 
 
 _SPELLINGS: dict[str, Callable[[_Lowering, Node, _Block], None]] = {

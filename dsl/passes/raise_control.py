@@ -25,9 +25,9 @@ from dsl.errors import VerifyError
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait, get_op
 from dsl.ir.types import ValueType
-from dsl.passes.flat.loops import Loop, rank
+from dsl.passes.flat.loops import Loop, rank, renamed_type
 from dsl.passes.flat.scopes import Frame, Scope, Scopes, has_effect
-from dsl.passes.flat.slices import Bounds, Part, Slices, gates, own_waits
+from dsl.passes.flat.slices import Bounds, Part, Slices, gates, kept_switches, own_waits
 
 __all__ = ["raise_control"]
 
@@ -262,7 +262,7 @@ class _Order:
 
 
 class _Cond:
-    """Makes a `cond` of merges and of effects in its branches. Its operands are switches, and values read without one."""
+    """Makes a `cond` of merges and of effects in its branches. Its operands are switches, and values read around them."""
 
     def __init__(
         self,
@@ -303,8 +303,7 @@ class _Cond:
                 else:
                     order[value] = (1, self.scopes.position[value.node], self._column(value))
         for merge in self.merges:
-            kept = [control for control in merge.controls if control.op.name == "switch"]
-            order.update({switch: rank(self.scopes, switch) for switch in kept})
+            order.update({s: rank(self.scopes, s) for s in kept_switches(merge)})
         return sorted(order, key=order.__getitem__)
 
     def _column(self, value: Value) -> int:
@@ -329,7 +328,7 @@ class _Cond:
     def _branch(self, side: int, name: str) -> Graph:
         reads = [x.outputs[side] if isinstance(x, Node) else x for x in self.operands]
         names = [_param_name(x, side) if isinstance(x, Node) else "" for x in self.operands]
-        params = _new_params([value.type for value in reads], names)
+        params = _new_params([renamed_type(self.scopes, value) for value in reads], names)
         region = _Region(self.parts[side].bounds, dict(zip(reads, params, strict=True)))
         return self.raising.build(region, self.parts[side], name, params)
 
@@ -370,8 +369,8 @@ def _test_and_body(raising: _Raising, loop: Loop) -> tuple[Graph, ...]:
     test, body = _region_names(loop.frame.cond, "test", "body")
     heads = loop.variables + loop.invariants
     names = [_param_name(_enter(head), 0) for head in heads]
-    params = _new_params([head.types[0] for head in heads], names)
-    region = _Region(loop.test.bounds, _bound(loop, heads, params))
+    params = _new_params(map(loop.type_in_test, heads), names)
+    region = _Region(loop.test.bounds, _bound(heads, params))
     tested = raising.build(region, loop.test, test, params)
     return tested, _body(raising, loop, body, heads)
 
@@ -385,8 +384,8 @@ def _counted_body(raising: _Raising, loop: Loop) -> Graph:
 
 def _body(raising: _Raising, loop: Loop, name: str, heads: list[Node]) -> Graph:
     names = [_param_name(_enter(head), -1) for head in heads]
-    params = _new_params([_type_in_body(loop, head) for head in heads], names)
-    region = _Region(loop.body.bounds, _bound(loop, heads, params))
+    params = _new_params(map(loop.type_in_body, heads), names)
+    region = _Region(loop.body.bounds, _bound(heads, params))
     return raising.build(region, loop.body, name, params)
 
 
@@ -394,17 +393,9 @@ def _enter(head: Node) -> Node:
     return head.inputs[0].node if head.op.name == "loop_merge" else head
 
 
-def _type_in_body(loop: Loop, head: Node) -> ValueType:
-    if head.op.name == "loop_merge":
-        return loop.types_in_body(head)
-    return loop.twins.get(head, head).types[0]
-
-
-def _bound(loop: Loop, heads: list[Node], values: Sequence[Value]) -> dict[Value, Value]:
+def _bound(heads: list[Node], values: Sequence[Value]) -> dict[Value, Value]:
     """Say what the values that come into a region of a loop are there."""
-    bound = {head.output: value for head, value in zip(heads, values, strict=True)}
-    twins = {twin.output: bound[first.output] for first, twin in loop.twins.items()}
-    return bound | twins
+    return {head.output: value for head, value in zip(heads, values, strict=True)}
 
 
 def _before(loop: Loop) -> list[Node]:
@@ -435,7 +426,7 @@ def _compute_again(
     """Compute after the loop what the last test has computed, from what it computed it from."""
     invariants = [enter for enter in loop.frame.enters if enter.attrs.get("invariant")]
     given = [raising.value(region, enter.inputs[0]) for enter in invariants]
-    bound = _bound(loop, loop.variables + invariants, (*made.outputs, *given))
+    bound = _bound(loop.variables + invariants, (*made.outputs, *given))
     bounds = Bounds(loop.frame.scope, (loop.frame.scope,), late=True)
     after = _Region(bounds, bound)
     raising.fill(after, Part(bounds, [value], []))

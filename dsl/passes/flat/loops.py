@@ -14,7 +14,7 @@ from dsl.ir.types import ValueType
 from dsl.passes.flat.scopes import Frame, Scopes
 from dsl.passes.flat.slices import Bounds, Part, Slices, unwrap_token
 
-__all__ = ["Counter", "Loop", "Token", "rank"]
+__all__ = ["Counter", "Loop", "Token", "rank", "renamed_type"]
 
 
 class Counter(NamedTuple):
@@ -51,7 +51,6 @@ class Loop:
         merges = [merge for merge in frame.merges if merge not in hidden]
         self.variables = sorted(merges, key=lambda merge: rank(self.scopes, merge.inputs[0].node))
         self.test, self.body = self._parts()
-        self.twins = self._find_twins()
         self.invariants = self._find_invariants()
         self._switches: dict[Node, Node] = {}
         for switch in frame.switches:
@@ -112,34 +111,49 @@ class Loop:
         """Return the invariants that were operands, and others that are read."""
         parts = [self.body] if self.counter is not None else [self.test, self.body]
         read = {value.node for part in parts for value in self.slices.find(part).outside}
-        skipped = set(self.twins.values())
         found = [
             enter
             for enter in self.frame.enters
             if enter.attrs.get("invariant") and (enter in read or "index" in enter.attrs)
         ]
-        return sorted((e for e in found if e not in skipped), key=lambda e: rank(self.scopes, e))
+        return sorted(found, key=lambda enter: rank(self.scopes, enter))
 
-    def _find_twins(self) -> dict[Node, Node]:
-        """Map invariants to the enters that give them to the body, where their type there differs."""
-        enters = [enter for enter in self.frame.enters if enter.attrs.get("invariant")]
-        twins = {enter.attrs.get("index"): enter for enter in enters if enter.attrs.get("twin")}
-        firsts = [enter for enter in enters if not enter.attrs.get("twin")]
-        return {e: twins[e.attrs["index"]] for e in firsts if e.attrs.get("index") in twins}
+    # -- types -------------------------------------------------------------------------------------------------
 
-    def types_in_body(self, merge: Node) -> ValueType:
+    def type_in_test(self, head: Node) -> ValueType:
+        """Return the type of a variable or invariant in the test."""
+        return head.types[0] if head.op.name == "loop_merge" else self._held_type(head, "test")
+
+    def type_in_body(self, head: Node) -> ValueType:
+        """Return the type of a variable or invariant in the body."""
+        if head.op.name != "loop_merge":
+            return self._held_type(head, "body")
+        return self._type_on_side(head, 1)
+
+    def _held_type(self, enter: Node, region: str) -> ValueType:
+        names = self.scopes.renames.get(enter.output, ())
+        found = [name.types[0] for name in names if name.attrs.get("region", region) == region]
+        return found[0] if found else enter.types[0]
+
+    def _type_on_side(self, merge: Node, side: int) -> ValueType:
         switch = self._switches.get(merge)
-        return merge.types[0] if switch is None else switch.types[1]
+        return merge.types[0] if switch is None else renamed_type(self.scopes, switch.outputs[side])
 
     def types_after(self) -> tuple[ValueType, ...]:
         """Return the types of the carried values after the loop."""
-        leaving = {exit.inputs[0].node.inputs[0].node: exit.types[0] for exit in self.frame.exits}
-        found = []
-        for merge in self.variables:
-            switch = self._switches.get(merge)
-            inner = merge.types[0] if switch is None else switch.types[0]
-            found.append(leaving.get(merge, inner))
-        return tuple(found)
+        exits = {self.scopes.through(exit.inputs[0]).node: exit for exit in self.frame.exits}
+        return tuple(
+            renamed_type(self.scopes, exits[merge].output)
+            if merge in exits
+            else self._type_on_side(merge, 0)
+            for merge in self.variables
+        )
+
+
+def renamed_type(scopes: Scopes, value: Value) -> ValueType:
+    """Return the type that a value has where a region takes it or a loop leaves it."""
+    names = scopes.renames.get(value)
+    return names[0].types[0] if names else value.type
 
 
 def _is_const(value: Value, number: int) -> bool:

@@ -20,7 +20,7 @@ from dsl.ir.build import resources_of
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.printer import node_lines
 
-__all__ = ["Frame", "Scope", "Scopes", "has_effect"]
+__all__ = ["Frame", "Scope", "Scopes", "has_effect", "is_rename"]
 
 
 class Scope:
@@ -71,7 +71,7 @@ class Scope:
         return self.depth >= other.depth and self.path[other.depth - 1] is other
 
     def below(self, levels: Sequence[Scope]) -> Sequence[Scope]:
-        """Return the scopes between `levels`, of which at least one is on the path, and this one, from the outside in."""
+        """Return the scopes from below `levels`, of which at least one is on the path, down to this one."""
         last = max(level.depth for level in levels if self.is_in(level))
         return self.path[last:]
 
@@ -101,9 +101,9 @@ class Frame:
 class Scopes:
     """The scopes of one graph. `home` says where a node reads, `scope` where a value lives.
 
-    `arms` gives the inputs of each merge, side 0 first; merges of more than two inputs are split into new ones of
-    two. `effects` lists what has an effect in a scope or below. With `hints`, the attribute `scope` of switches
-    tells apart what shares a predicate.
+    `renames` lists the merges of a single input by that input. `arms` gives the inputs of the others, side 0 first;
+    merges of more than two inputs are split into new ones of two. `effects` lists what has an effect in a scope or
+    below. With `hints`, the attribute `scope` of switches tells apart what shares a predicate.
     """
 
     def __init__(self, graph: Graph, *, hints: bool = True) -> None:
@@ -113,6 +113,7 @@ class Scopes:
         self.scope: dict[Value, Scope] = dict.fromkeys(graph.params, self.root)
         self.frames: dict[Scope | None, Frame] = {}
         self.arms: dict[Node, tuple[Value, Value]] = {}
+        self.renames: dict[Value, list[Node]] = {}
         self.position: dict[Node, int] = {value.node: -1 for value in graph.params}
         self.effects: dict[Scope, list[Node]] = {}
         self._named: dict[str, Scope] = {}
@@ -131,13 +132,13 @@ class Scopes:
         raise VerifyError(f"{rule}\n  {line}\nin graph @{self.graph.name}", location=node.loc)
 
     def through(self, value: Value) -> Value:
-        """Follow a value back through the `loop_cond` and its switches, which change nothing inside their loop."""
+        """Follow a value back through nodes that change nothing: those of its own loop's predicate, and renames."""
         while True:
             node = value.node
-            if node.op.name == "loop_cond" or (node.op.name == "switch" and _on_loop_cond(node)):
-                value = node.inputs[0]
-            else:
+            passes = is_rename(node) or node.op.name == "loop_cond"
+            if not passes and not (node.op.name == "switch" and _on_loop_cond(node)):
                 return value
+            value = node.inputs[0]
 
     # -- one rule per op -----------------------------------------------------------------------------------------
 
@@ -182,6 +183,9 @@ class Scopes:
 
     def _merge(self, node: Node) -> None:
         """Pair the inputs, those of the innermost branches first."""
+        if is_rename(node):
+            self._rename(node)
+            return
         live: dict[Scope, Value] = {}
         for value in node.inputs:
             self._add_arm(node, live, self.scope[value], value)
@@ -193,6 +197,16 @@ class Scopes:
             if inner.key[0][0].node.op.name == "loop_cond":
                 self.fail(node, "a merge does not join the two sides of a loop_cond")
             self._pair(node, live, *((inner, other) if inner.key[1] == 0 else (other, inner)))
+
+    def _rename(self, node: Node) -> None:
+        source = node.inputs[0]
+        moves = source.node.op.name in ("switch", "enter", "exit", "loop_merge")
+        if not moves and source.type != node.types[0]:
+            self.fail(
+                node, "a merge of one input renames sizes only on the way into or out of a region"
+            )
+        self._place(node, self._reading(node))
+        self.renames.setdefault(source, []).append(node)
 
     def _pair(self, node: Node, live: dict[Scope, Value], no: Scope, yes: Scope) -> None:
         arms, outer = (live.pop(no), live.pop(yes)), no.parent
@@ -261,6 +275,11 @@ class Scopes:
 def has_effect(node: Node) -> bool:
     """Tell whether a node, or a region that it owns, has an effect."""
     return bool(resources_of(node.op, node.regions)) or any(r.effects for r in node.regions)
+
+
+def is_rename(node: Node) -> bool:
+    """Tell whether a node passes a value on under another type: what changes is the names of sizes."""
+    return node.op.name == "merge" and len(node.inputs) == 1
 
 
 def _on_loop_cond(switch: Node) -> bool:

@@ -15,16 +15,37 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dsl.ir.graph import Node, Value
-from dsl.passes.flat.scopes import Scope, Scopes
+from dsl.passes.flat.scopes import Scope, Scopes, is_rename
 
-__all__ = ["Bounds", "Done", "Part", "Slice", "Slices", "gates", "own_waits", "unwrap_token"]
+__all__ = [
+    "Bounds",
+    "Done",
+    "Part",
+    "Slice",
+    "Slices",
+    "gates",
+    "kept_switches",
+    "own_waits",
+    "unwrap_token",
+]
 
 _SILENT = ("switch", "enter", "loop_merge", "loop_cond", "next_iteration")
 
 
 def own_waits(node: Node) -> list[Node]:
     """Return the controls of a node without those that only say where it is live."""
-    return [c for c in node.controls if c.op.name not in _SILENT and not _is_pivot(c)]
+    controls = [_unwrap_rename(control) for control in node.controls]
+    return [c for c in controls if c.op.name not in _SILENT and not _is_pivot(c)]
+
+
+def kept_switches(node: Node) -> list[Node]:
+    """Return the switches that a control edge from a merge keeps alive."""
+    controls = [_unwrap_rename(control) for control in node.controls]
+    return [control for control in controls if control.op.name == "switch"]
+
+
+def _unwrap_rename(node: Node) -> Node:
+    return node.inputs[0].node if is_rename(node) else node
 
 
 def _is_pivot(node: Node) -> bool:
@@ -189,7 +210,7 @@ class Slices:
             return [wait for enter in enters for wait in self._control_waits(bounds, enter)]
         found = self._control_waits(bounds, node)
         if node.op.name == "merge":
-            found += [control for control in node.controls if control.op.name == "switch"]
+            found += kept_switches(node)
             done = self.done(node)
             found += [] if done is None else [done.fork, *done.effects[0], *done.effects[1]]
         return found

@@ -1,0 +1,172 @@
+"""Python lists whose length depends on traced values.
+
+A list that a traced branch or loop makes longer or shorter becomes a `TracedList`: for each leaf of its items one array
+with a leading axis for the items, whose size is symbolic. It has the methods of `list` that do not need a Python number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import UnsupportedError
+from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, size_number
+from dsl.frontend.trees import Structure, flatten, unflatten
+from dsl.ir.types import TensorType
+
+__all__ = ["TracedList", "as_traced_list", "item_layout"]
+
+
+class TracedList:
+    """A list of alike items. `layout` is the structure of an item and the kinds of its leaves; `columns` their arrays."""
+
+    def __init__(self, layout: tuple[Structure, tuple[Kind, ...]], columns: list[Any]) -> None:
+        self.layout, self.columns = layout, columns
+
+    # -- as a tree -------------------------------------------------------------------------------------------------
+
+    def dsl_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return (self.layout, *range(len(self.columns) - 1)), tuple(self.columns)
+
+    @classmethod
+    def dsl_unflatten(cls, keys: tuple[Any, ...], children: list[Any]) -> Any:
+        """Put the list together; of real arrays, which the caller gets, a plain list."""
+        if children and isinstance(children[0], np.ndarray):
+            return [_plain_item(keys[0], [column[k] for column in children]) for k in range(len(children[0]))]
+        return cls(keys[0], children)
+
+    def dsl_refill(self, other: TracedList) -> None:
+        self.columns = other.columns
+
+    def spec(self) -> Any:
+        """The layout and the types of the items' leaves."""
+        return self.layout, [TensorType(c.dtype, c.type.shape[1:]) for c in self.columns]
+
+    # -- as a list -------------------------------------------------------------------------------------------------
+
+    def _item(self, leaves: list[Any]) -> Any:
+        structure, kinds = self.layout
+        made = [leaf if kind is Kind.ARRAY else fresh(read(leaf), kind) for leaf, kind in zip(leaves, kinds, strict=True)]
+        return unflatten(structure, made)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return TracedList(self.layout, [column[key].copy() for column in self.columns])
+        return self._item([column[key] for column in self.columns])
+
+    def __setitem__(self, key: Any, item: Any) -> None:
+        for column, leaf in zip(self.columns, self._leaves(item), strict=True):
+            column[key] = leaf
+
+    def _leaves(self, item: Any) -> list[Any]:
+        leaves, structure = flatten(item)
+        if structure != self.layout[0]:
+            raise UnsupportedError(
+                f"a list that grows in traced code holds items of one structure, {self.layout[0]}, not {structure}",
+                location=here(), remedy="append items of the same kind",
+            )  # fmt: skip
+        return leaves
+
+    def append(self, item: Any) -> None:
+        self.extend_rows([lift(leaf).reshape((1, *lift(leaf).shape)) for leaf in self._leaves(item)])
+
+    def extend_rows(self, rows: list[Traced]) -> None:
+        self.columns = [_glue(column, row) for column, row in zip(self.columns, rows, strict=True)]
+
+    def extend(self, items: Any) -> None:
+        if isinstance(items, TracedList):
+            self.extend_rows(items.columns)
+            return
+        if isinstance(items, Traced):
+            self.extend_rows([items])
+            return
+        for item in items:
+            self.append(item)
+
+    def __iadd__(self, items: Any) -> TracedList:
+        self.extend(items)
+        return self
+
+    def pop(self, index: Any = -1) -> Any:
+        item = self._item([column[index].copy() if column.ndim > 1 else column[index] for column in self.columns])
+        if isinstance(index, int) and index == -1:
+            self.columns = [column[:-1].copy() for column in self.columns]
+        else:
+            self.columns = [_glue(column[:index].copy(), column[index:][1:].copy()) for column in self.columns]
+        return item
+
+    def clear(self) -> None:
+        self.columns = [column[:0].copy() for column in self.columns]
+
+    def copy(self) -> TracedList:
+        return TracedList(self.layout, [column.copy() for column in self.columns])
+
+    def reverse(self) -> None:
+        self.columns = [column[::-1].copy() for column in self.columns]
+
+    def length(self) -> Any:
+        dim = self.columns[0].type.shape[0]
+        return dim if isinstance(dim, int) else size_number(dim)
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[k] for k in range(len(self))])
+
+    def array(self) -> Traced:
+        """The items as one array, as `np.array(list)` gives them."""
+        if len(self.columns) == 1:
+            return self.columns[0].copy()  # type: ignore[no-any-return]
+        return _FUNCTIONS["stack"](self.columns, axis=1)  # type: ignore[no-any-return]
+
+    def __eq__(self, other: object) -> Any:
+        return self is other
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _plain_item(layout: tuple[Structure, tuple[Kind, ...]], leaves: list[Any]) -> Any:
+    structure, kinds = layout
+    made = [leaf.item() if kind is Kind.PYTHON else leaf for leaf, kind in zip(leaves, kinds, strict=True)]
+    return unflatten(structure, made)
+
+
+def _glue(column: Any, rows: Any) -> Any:
+    """Put rows under a column; both take the dtype that NumPy joins them to."""
+    a, b = lift(column), lift(rows)
+    dtype = np.promote_types(a.dtype, b.dtype) if b.kind is not Kind.PYTHON else a.dtype if a.dtype.kind != "i" or b.dtype.kind == "i" else b.dtype
+    scope = current_scope()
+    return fresh(scope.emit("concatenate", cast(read(a), dtype), cast(read(b), dtype), axis=0))
+
+
+def item_layout(items: list[Any], infos: Any) -> tuple[tuple[Structure, tuple[Kind, ...]], list[TensorType]] | None:
+    """Return the common layout of a list's items and the types of their leaves, or None if they are not alike."""
+    if not items:
+        return None
+    first, structure = flatten(items[0])
+    described = [infos(leaf) for leaf in first]
+    if any(d is None for d in described) or any(flatten(item)[1] != structure for item in items):
+        return None
+    types = [d.type for d in described]
+    for item in items[1:]:
+        more = [infos(leaf) for leaf in flatten(item)[0]]
+        if any(m is None or len(m.shape) != len(t.shape) for m, t in zip(more, types, strict=True)):
+            return None
+        types = [TensorType(np.promote_types(t.dtype, m.dtype), t.shape) for m, t in zip(more, types, strict=True)]
+    return (structure, tuple(d.kind for d in described)), types
+
+
+def as_traced_list(items: list[Any], layout: tuple[Structure, tuple[Kind, ...]], types: list[TensorType]) -> TracedList:
+    """Return a Python list, perhaps empty, as a traced one."""
+    scope = current_scope()
+    made = TracedList(layout, [])
+    for type in types:
+        zero = scope.constant(np.zeros((), type.dtype))
+        made.columns.append(fresh(scope.emit("full", zero, shape=(0, *type.shape))))
+    for item in items:
+        made.append(item)
+    return made
