@@ -20,6 +20,7 @@ from dsl.config import config
 from dsl.errors import AliasError, BranchError, ConversionError, DslError, LoopTypeError, NonConcreteError, UndefinedError
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.loops import Span, as_counted, trip_value
+from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here, may_alias
 from dsl.frontend.state import Snapshot, State, Undefined, is_numeric, refill
 from dsl.frontend.traced import Kind, Traced, cast, concrete, default_dtype, fresh, lift, read, supported_dtype
@@ -59,6 +60,8 @@ def predicate(test: Any) -> bool | Value:
         test.fail()
     if isinstance(test, TracedList):
         test = test.length() != 0
+    if isinstance(test, TracedOptional):
+        test = _optional_truth(test)
     if not isinstance(test, Traced):
         return bool(test)
     known = concrete(test)
@@ -71,6 +74,15 @@ def predicate(test: Any) -> bool | Value:
             raise _ambiguous()
         value = b.emit("reshape", value, shape=())
     return value if value.dtype == BOOL else b.emit("not_equal", value, b.constant(0, value.dtype))
+
+
+def _optional_truth(test: TracedOptional) -> Any:
+    present = predicate(test.present)
+    value = unflatten(test.structure, test.leaves)
+    own = predicate(value) if not isinstance(value, tuple) else bool(value)
+    b = current_scope()
+    sides = [b.constant(x) if isinstance(x, bool) else x for x in (present, own)]
+    return fresh(b.emit("logical_and", *sides), Kind.PYTHON)
 
 
 def _ambiguous() -> ValueError:
@@ -358,8 +370,20 @@ def _join_cell(state: State, cell: int, before: Snapshot, then: Branch, other: B
     if a != b:
         if name in RESULTS:
             return _leaf(_join_results(pair, (a, b), joined))
+        optional = _join_optional(pair, (a, b), joined)
+        if optional is not None:
+            return _leaf(optional)
         return _leaf(_join_odd(name, pair, (a, b)))
     return a, [_join_leaf(name, x, y, joined) for x, y in zip(*pair, strict=True)]
+
+
+def _absent_optional(structure: Structure, leaves: list[Any]) -> TracedOptional:
+    """An optional without a value, whose value would have these leaves' types."""
+    if structure.type is TracedOptional:
+        structure, leaves = structure.keys[0], leaves[1:]
+    scope = current_scope()
+    blank = [Traced(Storage(zeros(info, scope), scope), (), info.kind) for info in map(info_of, leaves)]
+    return TracedOptional(structure, False, blank)
 
 
 def _is_missing(leaf: Any) -> bool:
@@ -380,6 +404,9 @@ def _join_absent(leaves: list[Any], structure: Structure, k: int, joined: Joined
         for leaf in leaves
     ]
     return structure, made
+
+
+_FLAG = Info(BOOL, (), Kind.PYTHON)
 
 
 class Either(Undefined):
@@ -408,6 +435,26 @@ class Either(Undefined):
                 return cls(k, {k: leaves})
         known.append((structure, fixed))
         return cls(len(known) - 1, {len(known) - 1: leaves})
+
+
+def _join_optional(pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined) -> TracedOptional | None:
+    """Join None with a value, or with an optional one."""
+    for k in (0, 1):
+        value, leaves = structures[1 - k], pair[1 - k]
+        if any(isinstance(leaf, Undefined) for leaf in (*leaves, *pair[k])) or not all(map(is_numeric, leaves)):
+            continue
+        if structures[k].type is type(None):
+            if value.type is TracedOptional:
+                flag = joined.add(False, leaves[0], _FLAG) if k == 0 else joined.add(leaves[0], False, _FLAG)
+                return TracedOptional(value.keys[0], flag, _join_absent(leaves[1:], value, k, joined)[1])
+            flag = joined.add(k == 1, k == 0, _FLAG)
+            return TracedOptional(value, flag, _join_absent(leaves, value, k, joined)[1])
+        if structures[k].type is TracedOptional and structures[k].keys[0] == value:
+            own = pair[k]
+            flag = joined.add(own[0], True, _FLAG) if k == 0 else joined.add(True, own[0], _FLAG)
+            ordered = (own[1:], leaves) if k == 0 else (leaves, own[1:])
+            return TracedOptional(value, flag, [_join_leaf("", x, y, joined) for x, y in zip(*ordered, strict=True)])
+    return None
 
 
 def _join_results(pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined) -> Either:
@@ -650,7 +697,7 @@ class Loop:
                 replaced = [s for s in scope.replaced if s not in self.plan.storages]
                 contents = scope.suspend()
         self.state.restore(self.before)
-        if self.state.adopt_attributes(scope) or _grow_lists(self.state, self.before, [after]):
+        if self.state.adopt_attributes(scope) or _grow_lists(self.state, self.before, [after]) or self._allow_none(after):
             self.before = self.state.snapshot()
             self.plan = self._first_plan()
             return None
@@ -658,6 +705,24 @@ class Loop:
             _discard(scope, *([test.scope] if test else []))
             return None
         return test, chosen, run, after, contents
+
+    def _allow_none(self, after: Snapshot) -> bool:
+        """Make optionals of variables that are None on one side of a trip and have a value on the other."""
+        objects = list(self.before.objects)
+        for cell, structure in enumerate(self.before.structures):
+            end = after.structures[cell]
+            if structure == end or not self.state.is_assigned(cell):
+                continue
+            if structure.type is type(None) and all(map(is_numeric, after.leaves[cell])):
+                objects[cell] = _absent_optional(end, after.leaves[cell])
+            elif end.type is type(None) and all(map(is_numeric, self.before.leaves[cell])):
+                objects[cell] = TracedOptional(structure, True, self.before.leaves[cell])
+            elif end.type is TracedOptional and end.keys[0] == structure:
+                objects[cell] = TracedOptional(structure, True, self.before.leaves[cell])
+        if all(a is b for a, b in zip(objects, self.before.objects, strict=True)):
+            return False
+        self.state.put(objects)
+        return True
 
     def _trace_test(self, trace: Trace) -> tuple[Pass, Value]:
         with trace.region("cond") as scope:
@@ -761,12 +826,27 @@ class Loop:
     def _widen(self, run: Pass, after: Snapshot, contents: dict[Storage, Value], replaced: list[Storage], trace: Trace) -> bool:
         """Extend the plan by what the trip showed; tell whether it changed."""
         old = self.plan.key()
+        self._as_optionals(after)
         with trace.resumed(run.scope, contents):
             for cell in range(len(after.objects)):
                 self._widen_cell(cell, run, after)
         own = {leaf.storage for leaf in run.leaves.values()}
         self.plan.storages += [s for s in replaced if s not in own and not run.scope.encloses(s.scope)]
         return self.plan.key() != old
+
+    def _as_optionals(self, after: Snapshot) -> None:
+        """A variable that is optional when a trip starts is so when it ends."""
+        for cell, structure in enumerate(self.before.structures):
+            end = after.structures[cell]
+            if structure.type is not TracedOptional or end.type is TracedOptional:
+                continue
+            if end.type is type(None):
+                blank = [leaf for leaf in self.before.leaves[cell][1:]]
+                after.leaves[cell] = [False, *blank]
+                after.structures[cell] = structure
+            elif end == structure.keys[0]:
+                after.leaves[cell] = [True, *after.leaves[cell]]
+                after.structures[cell] = structure
 
     def _widen_cell(self, cell: int, run: Pass, after: Snapshot) -> None:
         name = self.state.names[cell]

@@ -295,7 +295,7 @@ class _Rewriter(ast.NodeTransformer):
         then = self._nested(f"dsl__then_{k}", self._block(node.body), stored, [], node)
         other = self._nested(f"dsl__else_{k}", self._block(node.orelse), stored, [], node)
         call = _runtime(
-            "if_", self.visit(node.test), _load(then.name), _load(other.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
+            "if_", self._test(node.test), _load(then.name), _load(other.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
             _strings(names), ast.Constant(len(stored)),
         )  # fmt: skip
         return [then, other, *self._accessors(k, names, node), _located(ast.Expr(call), node.test)]
@@ -305,7 +305,7 @@ class _Rewriter(ast.NodeTransformer):
         k = self._next()
         names = stored + read
         tested = [n for n in _names_in([node.test]).stored if n in stored]
-        test = self._nested(f"dsl__test_{k}", [_located(ast.Return(self.visit(node.test)), node.test)], tested, [], node)
+        test = self._nested(f"dsl__test_{k}", [_located(ast.Return(self._test(node.test)), node.test)], tested, [], node)
         body = self._nested(f"dsl__body_{k}", self._block(node.body), stored, [], node)
         call = _runtime(
             "while_", _load(test.name), _load(body.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"), _strings(names),
@@ -320,7 +320,7 @@ class _Rewriter(ast.NodeTransformer):
         names = stored + read
         bind = _located(ast.Assign([node.target], _load("dsl__item")), node.target)
         body = self._nested(f"dsl__body_{k}", [*self._block([bind]), *self._block(node.body)], stored, ["dsl__item"], node)
-        extra = _thunk(self.visit(guard)) if guard else ast.Constant(None)
+        extra = _thunk(self._test(guard)) if guard else ast.Constant(None)
         call = _runtime(
             "for_", self.visit(node.iter), _load(body.name), extra, _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
             _strings(names), ast.Constant(len(stored)), _strings(items),
@@ -347,7 +347,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         message = _thunk(self.visit(node.msg)) if node.msg else ast.Constant(None)
-        return _located(ast.Expr(_runtime("assert_", _thunk(self.visit(node.test)), message)), node)
+        return _located(ast.Expr(_runtime("assert_", _thunk(self._test(node.test)), message)), node)
 
     def visit_Raise(self, node: ast.Raise) -> Any:
         if node.exc is None:
@@ -449,6 +449,17 @@ class _Rewriter(ast.NodeTransformer):
             return ast.copy_location(ast.Tuple([self._index(i) for i in index.elts], ast.Load()), index)
         return self.visit(index)  # type: ignore[no-any-return]
 
+    def _test(self, node: ast.expr) -> Any:
+        """Rewrite an expression of which only the truth matters."""
+        if isinstance(node, ast.BoolOp):
+            self._refuse_walrus(node.values[1:])
+            name = "all_of" if isinstance(node.op, ast.And) else "any_of"
+            first, *rest = (self._test(v) for v in node.values)
+            return ast.copy_location(_runtime(name, first, *map(_thunk, rest)), node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return ast.copy_location(_runtime("not_", self._test(node.operand)), node)
+        return self.visit(node)
+
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         self._refuse_walrus(node.values[1:])
         name = "and_" if isinstance(node.op, ast.And) else "or_"
@@ -457,17 +468,17 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):
-            return ast.copy_location(_runtime("not_", self.visit(node.operand)), node)
+            return ast.copy_location(_runtime("not_", self._test(node.operand)), node)
         return self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         self._refuse_walrus([node.body, node.orelse])
         then, other = _thunk(self.visit(node.body)), _thunk(self.visit(node.orelse))
-        return ast.copy_location(_runtime("if_exp", self.visit(node.test), then, other), node)
+        return ast.copy_location(_runtime("if_exp", self._test(node.test), then, other), node)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         names = [type(op).__name__ for op in node.ops]
-        if len(names) == 1 and names[0] not in ("In", "NotIn"):
+        if len(names) == 1 and names[0] not in ("In", "NotIn", "Is", "IsNot"):
             return self.generic_visit(node)
         self._refuse_walrus(node.comparators[1:])
         steps = [

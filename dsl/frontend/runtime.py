@@ -22,6 +22,7 @@ from dsl.frontend import control, indexing, loops, ufuncs
 from dsl.frontend.convert import convert, is_converted
 from dsl.frontend.lists import TracedList
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
+from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
 from dsl.frontend.state import Undefined
 from dsl.frontend.text import TracedText, print_, to_text
@@ -96,6 +97,7 @@ class Runtime:
 
     def getitem(self, obj: Any, key: Any) -> Any:
         """`obj[key]`."""
+        obj, key = unwrap(obj), unwrap(key)
         if isinstance(obj, Traced):
             return obj[key]
         if isinstance(obj, np.ndarray):
@@ -135,6 +137,7 @@ class Runtime:
 
     def unpack(self, value: Any, count: int) -> Any:
         """Check the length of what a tuple target takes apart."""
+        value = unwrap(value)
         if isinstance(value, Traced):
             if value.ndim == 0:
                 raise TypeError("cannot unpack non-iterable value of rank 0")
@@ -166,6 +169,14 @@ class Runtime:
     def or_(self, first: Any, *rest: Callable[[], Any]) -> Any:
         """`a or b or …`."""
         return _logic(first, rest, False)
+
+    def all_of(self, first: Any, *rest: Callable[[], Any]) -> Any:
+        """`a and b` where only its truth matters."""
+        return _logic(_truth(first), tuple(_truth_of(r) for r in rest), True)
+
+    def any_of(self, first: Any, *rest: Callable[[], Any]) -> Any:
+        """`a or b` where only its truth matters."""
+        return _logic(_truth(first), tuple(_truth_of(r) for r in rest), False)
 
     def not_(self, value: Any) -> Any:
         """`not a`."""
@@ -328,6 +339,15 @@ def _logic(first: Any, rest: tuple[Callable[[], Any], ...], all_of: bool) -> Any
     return value
 
 
+def _truth(value: Any) -> Any:
+    chosen = control.predicate(value)
+    return chosen if isinstance(chosen, bool) else fresh(chosen, Kind.PYTHON)
+
+
+def _truth_of(thunk: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: _truth(thunk())
+
+
 def _traced_logic(value: Any, chosen: Traced, thunk: Callable[[], Any], rest: tuple[Callable[[], Any], ...], all_of: bool) -> Any:
     """Short-circuit: the second operand is evaluated only where Python would."""
 
@@ -340,6 +360,8 @@ def _traced_logic(value: Any, chosen: Traced, thunk: Callable[[], Any], rest: tu
 
 
 def _compare(name: str, left: Any, right: Any) -> Any:
+    if name in ("Is", "IsNot") and isinstance(left, TracedOptional) and right is None:
+        return left.is_none() if name == "Is" else lift(left.present)
     if name in _COMPARED:
         return _COMPARED[name](left, right)
     found = _contains(right, left)
@@ -376,6 +398,8 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return special(*args, **kwargs)
     if isinstance(fn, np.ufunc):
         return _call_ufunc(fn, args, kwargs)
+    if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
+        args = tuple(map(unwrap, args))
     meaning = implementation(fn)
     if any(isinstance(a, TracedList) for a in args) and (meaning is not None or isinstance(fn, np.ufunc)):
         args = tuple(a.array() if isinstance(a, TracedList) else a for a in args)

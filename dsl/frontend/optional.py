@@ -1,0 +1,85 @@
+"""Variables that hold None or a value, depending on traced conditions.
+
+`best = None` before a loop and `best = (i, j)` in a branch of it make `best` a `TracedOptional`: a flag, and the leaves of the
+value. `best is None` reads the flag; any other use reads the value and makes the program raise if there is none.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dsl.frontend.scopes import current_scope
+from dsl.frontend.traced import Kind, Traced, fresh, lift, read
+from dsl.frontend.trees import Structure, unflatten
+
+__all__ = ["TracedOptional", "unwrap"]
+
+
+class TracedOptional:
+    """None or a tree of one structure. `present` is a traced or plain bool."""
+
+    def __init__(self, structure: Structure, present: Any, leaves: list[Any]) -> None:
+        self.structure, self.present, self.leaves = structure, present, leaves
+
+    def dsl_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return (self.structure, *range(len(self.leaves))), (self.present, *self.leaves)
+
+    @classmethod
+    def dsl_unflatten(cls, keys: tuple[Any, ...], children: list[Any]) -> Any:
+        """Put it together; of real values, which the caller gets, the value or None."""
+        present, *leaves = children
+        if any(isinstance(child, Traced) for child in children) or not isinstance(present, bool):
+            return cls(keys[0], present, leaves)
+        return unflatten(keys[0], leaves) if present else None
+
+    def dsl_refill(self, other: TracedOptional) -> None:
+        self.present, self.leaves = other.present, other.leaves
+
+    def is_none(self) -> Any:
+        """`x is None` as a traced bool."""
+        return fresh(current_scope().emit("logical_not", read(lift(self.present))), Kind.PYTHON)
+
+    def get(self) -> Any:
+        """The value; the program raises if it is None."""
+        error = {"message": "'NoneType' object has no value here", "error": "TypeError"}
+        current_scope().node("assert", (read(lift(self.present)),), error)
+        return unflatten(self.structure, self.leaves)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.get()[key]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.get(), name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get())
+
+    def __len__(self) -> int:
+        return len(self.get())
+
+    def __bool__(self) -> bool:
+        return bool(lift(self.present))
+
+
+def unwrap(x: Any) -> Any:
+    """Return the value of an optional, and anything else as it is."""
+    return x.get() if isinstance(x, TracedOptional) else x
+
+
+def _binary(apply: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Any, Any], Any]:
+    if reflected:
+        return lambda self, other: apply(unwrap(other), self.get())
+    return lambda self, other: apply(self.get(), unwrap(other))
+
+
+for _name in "add sub mul truediv floordiv mod pow lshift rshift and or xor matmul".split():
+    _apply = getattr(operator, f"__{_name}__")
+    setattr(TracedOptional, f"__{_name}__", _binary(_apply, False))
+    setattr(TracedOptional, f"__r{_name}__", _binary(_apply, True))
+for _name in "lt le gt ge eq ne".split():
+    setattr(TracedOptional, f"__{_name}__", _binary(getattr(operator, _name), False))
+for _name in "neg pos abs invert".split():
+    setattr(TracedOptional, f"__{_name}__", lambda self, apply=getattr(operator, _name): apply(self.get()))
+TracedOptional.__hash__ = object.__hash__  # type: ignore[method-assign]
