@@ -30,16 +30,9 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 @st.composite
 def graphs(draw: Draw, max_depth: int = 3) -> tuple[Graph, list[Any]]:
     """Draw a structured graph and arguments for it; control flow nests `max_depth` deep at most."""
-    symbol = Symbol("n")
-    types = [
-        scalar(I64),
-        scalar(F64),
-        scalar(BOOL),
-        TensorType(F64, (3,)),
-        TensorType(F64, (symbol,)),
-    ]
+    body = _Body(draw, Builder("main"), Symbol("n"), max_depth)
+    types = body.types
     drawn = draw(st.lists(st.sampled_from(types), max_size=3))
-    body = _Body(draw, Builder("main"), types, max_depth)
     body.take_params([*types, *drawn])
     body.add_steps(8)
     size = draw(st.integers(0, 3))
@@ -57,13 +50,22 @@ def _argument(draw: Draw, type: TensorType, size: int) -> Any:
 
 @dataclass
 class _Body:
-    """A graph being drawn."""
+    """A graph being drawn; `symbol` is what it calls the size of all vectors whose size is not known."""
 
     draw: Draw
     builder: Builder
-    types: list[TensorType]
+    symbol: Dim
     depth: int
     values: list[Value] = field(default_factory=list)
+
+    @property
+    def types(self) -> list[TensorType]:
+        vectors = [TensorType(F64, (3,)), TensorType(F64, (self.symbol,))]
+        return [scalar(I64), scalar(F64), scalar(BOOL), *vectors]
+
+    def own(self, types: Sequence[TensorType]) -> list[TensorType]:
+        """Return types as this graph names their sizes."""
+        return [t if t.is_static() else t.with_shape((self.symbol,)) for t in types]
 
     def take_params(self, types: Sequence[TensorType]) -> None:
         self.values += [self.builder.param(type) for type in types]
@@ -138,12 +140,13 @@ class _Body:
             self.builder.node("assert", [self.builder.constant(True)], attrs)
 
     def region(self, name: str, types: Sequence[TensorType]) -> _Body:
-        body = _Body(self.draw, Builder(name), self.types, self.depth - 1)
-        body.take_params(types)
+        symbol = self.symbol if self.draw(st.integers(0, 3)) else Symbol(name)
+        body = _Body(self.draw, Builder(name), symbol, self.depth - 1)
+        body.take_params(body.own(types))
         return body
 
     def structured(self, op: str, inputs: list[Value], regions: list[Graph], **attrs: Any) -> None:
-        types = [value.type for value in regions[-1].results]
+        types = self.own([value.tensor for value in regions[-1].results])
         node = self.builder.node(op, inputs, attrs, regions=regions, types=types)
         self.values += self.draw(st.permutations(node.outputs))
 
@@ -155,7 +158,7 @@ class _Body:
         for name in ("then", "else"):
             body = self.region(name, types)
             body.add_steps(3)
-            regions.append(body.builder.finish([body.some(type) for type in results]))
+            regions.append(body.builder.finish([body.some(type) for type in body.own(results)]))
         self.structured("cond", [pred, *operands], regions)
 
     def _region_type(self, types: list[TensorType]) -> TensorType:
@@ -173,7 +176,7 @@ class _Body:
         test, body = self._test(types, place), self.region("body", types)
         body.add_steps(3)
         step = body.builder.constant(self.draw(st.integers(1, 3)))
-        following = [body.some(type) for type in types[: len(carried)]]
+        following = [body.some(type) for type in body.own(types[: len(carried)])]
         following[place] = body.builder.emit("add", body.builder.params[place], step)
         regions = [test, body.builder.finish(following)]
         self.structured("while", inputs, regions, carried=len(carried))
@@ -194,6 +197,6 @@ class _Body:
         types = [value.tensor for value in carried + invariants]
         body = self.region("body", [scalar(I64), *types])
         body.add_steps(3)
-        following = [body.some(type) for type in types[: len(carried)]]
+        following = [body.some(type) for type in body.own(types[: len(carried)])]
         inputs = [trips, *carried, *invariants]
         self.structured("scan", inputs, [body.builder.finish(following)], carried=len(carried))

@@ -34,7 +34,7 @@ __all__ = ["BranchRaise", "for_", "if_", "predicate", "while_"]
 
 Block = Callable[..., Any]
 _ATTEMPTS = 12
-RESULTS = ("dsl__result", "dsl__value")
+RESULT = "dsl__result"
 _FLAGS = ("dsl__break", "dsl__continue", "dsl__done")
 
 
@@ -220,7 +220,7 @@ def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapsh
         _discard(*(b.scope for b in branches))
 
 
-def _grow_lists(state: State, before: Snapshot, afters: list[Snapshot]) -> bool:
+def _grow_lists(state: State, before: Snapshot, afters: list[Snapshot], unrollable: bool = False) -> bool:
     """Make traced lists of variables that hold lists of other lengths after a block than before; tell whether there were any."""
     objects = list(before.objects)
     for cell, item in enumerate(before.objects):
@@ -228,7 +228,7 @@ def _grow_lists(state: State, before: Snapshot, afters: list[Snapshot]) -> bool:
             ends = [a.objects_then[cell] for a in afters]
             grown = next((e for e in ends if isinstance(e, TracedList)), None)
             lengths = {len(item), *(len(e) for e in ends if type(e) is list)}
-            if grown is None and len(lengths) == 1:
+            if grown is None and (len(lengths) == 1 or unrollable):
                 continue
             found = grown.spec() if grown is not None else _list_spec([item, *(e for e in ends if type(e) is list)])
             if found is not None:
@@ -332,7 +332,7 @@ def _join_branches(pred: Value, state: State, before: Snapshot, branches: list[B
     results = _emit_cond(pred, parent, branches, values, joined, storages)
     for traced, value, (a, b, info), name in zip(joined.results, results, joined.pairs, joined.names, strict=False):
         traced.storage = Storage(value, parent)
-        if info.kind is Kind.ARRAY and name not in RESULTS:
+        if info.kind is Kind.ARRAY and not name.startswith("dsl__"):
             _note_aliases(traced.storage, (a, b), branches)
     for traced, flag, name in joined.flagged:
         traced.storage.defined = (flag.storage.value, parent, name)
@@ -368,7 +368,7 @@ def _join_cell(state: State, cell: int, before: Snapshot, then: Branch, other: B
         if missing and (name.startswith("dsl__") or _jumps(state, one.after)):
             return _join_absent(pair[1 - k], (a, b)[1 - k], k, joined)
     if a != b:
-        if name in RESULTS:
+        if name == RESULT:
             return _leaf(_join_results(pair, (a, b), joined))
         optional = _join_optional(pair, (a, b), joined)
         if optional is not None:
@@ -527,7 +527,7 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
     if a is b or _same_view(a, b):
         return a
     if isinstance(a, Undefined) or isinstance(b, Undefined):
-        if name in RESULTS and (isinstance(a, Either) or isinstance(b, Either)):
+        if name == RESULT and (isinstance(a, Either) or isinstance(b, Either)):
             return _join_results(([a], [b]), (Structure(None), Structure(None)), joined)
         if isinstance(a, Undefined) and isinstance(b, Undefined):
             return a if a.reason else b
@@ -538,7 +538,7 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
         return joined.add(a, b, join(info_of(a), info_of(b), name, BranchError, "different types in the branches of an `if`"), name)
     if type(a) is type(b) and _equal(a, b):
         return a
-    if name in RESULTS:
+    if name == RESULT:
         return _join_results(([a], [b]), (Structure(None), Structure(None)), joined)
     return Undefined(
         name,
@@ -697,7 +697,7 @@ class Loop:
                 replaced = [s for s in scope.replaced if s not in self.plan.storages]
                 contents = scope.suspend()
         self.state.restore(self.before)
-        if self.state.adopt_attributes(scope) or _grow_lists(self.state, self.before, [after]) or self._allow_none(after):
+        if self.state.adopt_attributes(scope) or _grow_lists(self.state, self.before, [after], self._unrollable()) or self._allow_none(after):
             self.before = self.state.snapshot()
             self.plan = self._first_plan()
             return None
@@ -705,6 +705,9 @@ class Loop:
             _discard(scope, *([test.scope] if test else []))
             return None
         return test, chosen, run, after, contents
+
+    def _unrollable(self) -> bool:
+        return self.static_trips is not None and self.static_trips <= config.unroll_limit
 
     def _allow_none(self, after: Snapshot) -> bool:
         """Make optionals of variables that are None on one side of a trip and have a value on the other."""

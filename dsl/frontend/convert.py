@@ -14,6 +14,7 @@ import weakref
 from typing import Any
 
 from dsl.errors import ConversionError
+from dsl.frontend.liveness import annotate
 from dsl.frontend.returns import lower_jumps
 from dsl.frontend.source import FunctionTree, function_tree
 from dsl.ir.location import Location
@@ -178,6 +179,16 @@ def _names_in(nodes: list[ast.stmt] | list[ast.expr]) -> _Names:
     return found
 
 
+def _closed_over(statements: list[ast.stmt]) -> set[str]:
+    """Return the names that nested functions read: they may be read at any time."""
+    found: set[str] = set()
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.GeneratorExp)):
+                found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return found
+
+
 def _parameters(args: ast.arguments) -> list[str]:
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
     return [a.arg for a in every] + [a.arg for a in (args.vararg, args.kwarg) if a]
@@ -208,6 +219,7 @@ class _Rewriter(ast.NodeTransformer):
         used = _names_in(statements)
         self.borrowed = used.nonlocals
         self.locals = ({*used.stored, *_parameters(tree.args)} - used.nonlocals)
+        annotate(statements, lambda nodes: set(_names_in(nodes).loaded), _closed_over(statements) | used.nonlocals)
         body = self._block(statements)
         declare = self._declare(sorted(set(used.stored) - used.nonlocals - set(_parameters(tree.args))))
         made = ast.FunctionDef(name, _plain(tree.args), [*declare, *body], [], None, None)
@@ -284,6 +296,11 @@ class _Rewriter(ast.NodeTransformer):
         read = [n for n in found.loaded if n in self.locals and n not in found.stored]
         return stored, read, [n for n in found.subscripted if n in self.locals]
 
+    @staticmethod
+    def _live(node: ast.stmt, stored: list[str]) -> list[str]:
+        live: set[str] | None = getattr(node, "dsl_live", None)
+        return stored if live is None else [n for n in stored if n in live]
+
     def _next(self) -> int:
         self.count += 1
         return self.count
@@ -291,25 +308,27 @@ class _Rewriter(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> Any:
         stored, read, _ = self._state(node.body, node.orelse)
         k = self._next()
-        names = stored + read
+        kept = self._live(node, stored)
+        names = kept + read
         then = self._nested(f"dsl__then_{k}", self._block(node.body), stored, [], node)
         other = self._nested(f"dsl__else_{k}", self._block(node.orelse), stored, [], node)
         call = _runtime(
             "if_", self._test(node.test), _load(then.name), _load(other.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
-            _strings(names), ast.Constant(len(stored)),
+            _strings(names), ast.Constant(len(kept)),
         )  # fmt: skip
         return [then, other, *self._accessors(k, names, node), _located(ast.Expr(call), node.test)]
 
     def visit_While(self, node: ast.While) -> Any:
         stored, read, items = self._state(node.body, node.test)
         k = self._next()
-        names = stored + read
+        kept = self._live(node, stored)
+        names = kept + read
         tested = [n for n in _names_in([node.test]).stored if n in stored]
         test = self._nested(f"dsl__test_{k}", [_located(ast.Return(self._test(node.test)), node.test)], tested, [], node)
         body = self._nested(f"dsl__body_{k}", self._block(node.body), stored, [], node)
         call = _runtime(
             "while_", _load(test.name), _load(body.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"), _strings(names),
-            ast.Constant(len(stored)), _strings(items),
+            ast.Constant(len(kept)), _strings(items),
         )  # fmt: skip
         return [test, body, *self._accessors(k, names, node), _located(ast.Expr(call), node.test)]
 
@@ -317,13 +336,14 @@ class _Rewriter(ast.NodeTransformer):
         guard = getattr(node, "dsl_guard", None)
         stored, read, items = self._state(node.body, node.target, *([guard] if guard else []))
         k = self._next()
-        names = stored + read
+        kept = self._live(node, stored)
+        names = kept + read
         bind = _located(ast.Assign([node.target], _load("dsl__item")), node.target)
         body = self._nested(f"dsl__body_{k}", [*self._block([bind]), *self._block(node.body)], stored, ["dsl__item"], node)
         extra = _thunk(self._test(guard)) if guard else ast.Constant(None)
         call = _runtime(
             "for_", self.visit(node.iter), _load(body.name), extra, _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
-            _strings(names), ast.Constant(len(stored)), _strings(items),
+            _strings(names), ast.Constant(len(kept)), _strings(items),
             _strings([n for n in _names_in([node.target]).stored if n in stored]),
         )  # fmt: skip
         return [body, *self._accessors(k, names, node), _located(ast.Expr(call), node.iter)]

@@ -154,7 +154,7 @@ def item_layout(items: list[Any], infos: Any) -> tuple[tuple[Structure, tuple[Ki
     types = [d.type for d in described]
     for item in items[1:]:
         more = [infos(leaf) for leaf in flatten(item)[0]]
-        if any(m is None or len(m.shape) != len(t.shape) for m, t in zip(more, types, strict=True)):
+        if any(m is None or m.shape != t.shape for m, t in zip(more, types, strict=True)):
             return None
         types = [TensorType(np.promote_types(t.dtype, m.dtype), t.shape) for m, t in zip(more, types, strict=True)]
     return (structure, tuple(d.kind for d in described)), types

@@ -401,6 +401,8 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
+    if args and isinstance(args[0], TracedList) and fn in _LIST_FUNCTIONS and len(args[0].columns) == 1:
+        return _LIST_FUNCTIONS[fn](args[0].array(), *args[1:], **kwargs)
     if any(isinstance(a, TracedList) for a in args) and (meaning is not None or isinstance(fn, np.ufunc)):
         args = tuple(a.array() if isinstance(a, TracedList) else a for a in args)
     if meaning is not None:
@@ -414,6 +416,21 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
     return _call_object(fn, args, kwargs)
+
+
+def _stacked(array: Traced, axis: int = 0) -> Traced:
+    return _FUNCTIONS["moveaxis"](array, 0, axis)  # type: ignore[no-any-return]
+
+
+def _joined(array: Traced, axis: int = 0) -> Traced:
+    """`np.concatenate` of the items of a list."""
+    moved = _FUNCTIONS["moveaxis"](array, 0, axis)
+    shape = moved.shape
+    merged = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+    return moved.reshape(merged)  # type: ignore[no-any-return]
+
+
+_LIST_FUNCTIONS: dict[Any, Callable[..., Any]] = {np.stack: _stacked, np.vstack: lambda a: a if a.ndim > 1 else a.reshape(-1, 1), np.concatenate: _joined}
 
 
 def _has_array(args: Any) -> bool:
