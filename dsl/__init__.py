@@ -1,19 +1,48 @@
-"""A JIT-compiling array language for Python on a typed dataflow IR: decorate plain NumPy functions."""
+"""A JIT-compiling array language for Python on a typed dataflow IR: decorate plain NumPy functions.
 
-from dsl import errors, ir
+Everything but the options and the exceptions is imported when it is first used, so that `import dsl` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dsl import errors
 from dsl.config import config
 from dsl.errors import DslError
 from dsl.logs import show_help_if_asked
 
-show_help_if_asked()
-
-from dsl import fft, linalg, nn, numpy, random  # noqa: E402
-from dsl.compile import Compiled, jit  # noqa: E402
-from dsl.frontend.loops import unroll  # noqa: E402
-from dsl.frontend.verbs import cond, fold, fori_loop, map, scan, switch, while_loop  # noqa: E402
+if TYPE_CHECKING:
+    from dsl import fft, ir, linalg, nn, numpy, random
+    from dsl.compile import Compiled, jit
+    from dsl.frontend.loops import unroll
+    from dsl.frontend.verbs import cond, fold, fori_loop, map, scan, switch, while_loop
 
 __version__ = "0.1.0"
 __all__ = [
-    "Compiled", "DslError", "cond", "config", "errors", "fft", "fold", "fori_loop", "ir", "jit", "linalg", "map", "nn", "numpy",
-    "random", "scan", "switch", "unroll", "while_loop",
+    "Compiled", "DslError", "cond", "config", "errors", "fft", "fold", "fori_loop", "ir", "jit", "linalg", "map", "nn",
+    "numpy", "random", "scan", "switch", "unroll", "while_loop",
 ]  # fmt: skip
+
+_VERBS = ("cond", "fold", "fori_loop", "map", "scan", "switch", "while_loop")
+_LAZY = {
+    "Compiled": "dsl.compile", "jit": "dsl.compile", "unroll": "dsl.frontend.loops",
+    **dict.fromkeys(_VERBS, "dsl.frontend.verbs"),
+}  # fmt: skip
+_MODULES = ("fft", "ir", "linalg", "nn", "numpy", "random")
+
+show_help_if_asked()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"dsl.{name}")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'dsl' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

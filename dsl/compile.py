@@ -45,9 +45,10 @@ R = TypeVar("R")
 
 Pass = Callable[[Graph], Graph]
 
-# Folding first makes constants of what tracing computed about shapes; simplify feeds cse; licm wants cse's sharing; dce
+# Folding first makes constants of what tracing computed about shapes; simplify feeds cse; licm wants cse's sharing and may
+# put in front of a loop what is there already, which cse then merges; dce
 # removes what the others left behind.
-PASSES: tuple[Pass, ...] = (canonicalize, fold, simplify, cse, licm, canonicalize, dce)
+PASSES: tuple[Pass, ...] = (canonicalize, fold, simplify, cse, licm, canonicalize, cse, dce)
 STAGES = ("traced", "optimized", "lowered")
 
 

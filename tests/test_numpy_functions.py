@@ -771,6 +771,13 @@ SHAPE = table("""
     np.concatenate([e, x])
     np.concatenate(t)
     np.stack([x, y])
+    np.stack(t)
+    np.stack(t, axis=-1)
+    np.vstack(x)
+    np.vstack(v)
+    np.hstack(x)
+    np.hstack(t)
+    (np.stack(x).fill(1), x)[1]
     np.stack([x, y], axis=-1)
     np.stack([x, i], axis=1)
     np.stack([v[0], v[1], 3])

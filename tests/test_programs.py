@@ -15,6 +15,14 @@ import pytest
 
 import dsl
 
+# Programs that are refused, with the words of the refusal; docs/sharp-bits.md lists the reasons.
+REFUSED = {
+    "inverse_or_pinv": "which this `try` cannot catch",
+    "topological_order": "cannot be iterated here",
+    "divisor_sums": "cannot be iterated here",
+    "connected_components_scan": "indexing a Python sequence",
+}
+
 FOLDER = Path(__file__).parent / "programs"
 
 
@@ -99,6 +107,9 @@ def test_decorated_program_is_the_plain_one(function: Any, make: Any, capsys: py
     printed = capsys.readouterr().out
     compiled = dsl.jit(function)
     found = outcome(compiled, mine)
+    if function.__name__ in REFUSED and found[0] == "raised" and isinstance(found[1], dsl.DslError):
+        assert REFUSED[function.__name__] in str(found[1])
+        return
     if expected[0] == "raised":
         assert found[0] == "raised", f"expected {expected[1]!r}, got {found[1]!r}"
         assert isinstance(found[1], type(expected[1]).__mro__[-3]) or isinstance(found[1], type(expected[1])), repr(found[1])

@@ -656,7 +656,7 @@ class Loop:
         return plan
 
     def _hint_key(self) -> Any:
-        return self.body.__code__, tuple(str(s) for s in self.before.structures)
+        return id(self.body.__code__), tuple(str(s) for s in self.before.structures)
 
     def _use_hint(self, plan: Plan) -> None:
         """Start from what an earlier trace of the same loop found."""
@@ -1253,11 +1253,11 @@ def _python_for(iterable: Any, body: Block, guard: Block | None, get: Any, put: 
 
 
 @contextmanager
-def trying() -> Iterator[None]:
-    """Mark code inside a `try`."""
+def trying(*caught: str) -> Iterator[None]:
+    """Mark code inside a `try` that catches exceptions of these names."""
     trace = the_trace()
-    trace.trying += 1
+    trace.trying.append(caught)
     try:
         yield
     finally:
-        trace.trying -= 1
+        trace.trying.pop()

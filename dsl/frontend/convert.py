@@ -23,13 +23,13 @@ __all__ = ["convert", "is_converted"]
 
 RT = "dsl__"
 _converted: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
-_generated: set[types.CodeType] = set()
+_generated: dict[int, types.CodeType] = {}  # by id: hashing a code object reads all of it
 _UNTOUCHED_CALLS = {"super", "locals", "globals", "vars"}
 
 
 def is_converted(fn: types.FunctionType) -> bool:
     """Tell whether a function is the result of conversion, or was defined inside such a one."""
-    return fn.__code__ in _generated
+    return id(fn.__code__) in _generated
 
 
 def convert(fn: types.FunctionType, runtime: Any) -> types.FunctionType:
@@ -75,7 +75,7 @@ def _inner(code: types.CodeType, name: str) -> types.CodeType:
 
 
 def _remember(code: types.CodeType) -> None:
-    _generated.add(code)
+    _generated[id(code)] = code
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             _remember(const)
@@ -349,7 +349,8 @@ class _Rewriter(ast.NodeTransformer):
         return [body, *self._accessors(k, names, node), _located(ast.Expr(call), node.iter)]
 
     def visit_Try(self, node: ast.Try) -> Any:
-        watch = ast.With([ast.withitem(_runtime("trying"), None)], self._block(node.body))
+        caught = [ast.Constant(name) for handler in node.handlers for name in _exception_names(handler.type)]
+        watch = ast.With([ast.withitem(_runtime("trying", *caught), None)], self._block(node.body))
         node.body = [_located(watch, node.body[0])]
         node.handlers = [self._handler(h) for h in node.handlers]
         node.orelse, node.finalbody = self._block(node.orelse), self._block(node.finalbody)
@@ -539,6 +540,15 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
+
+
+def _exception_names(node: ast.expr | None) -> list[str]:
+    """Return the names of the exceptions that a handler catches."""
+    if node is None:
+        return ["BaseException"]
+    if isinstance(node, ast.Tuple):
+        return [name for item in node.elts for name in _exception_names(item)]
+    return [node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else "Exception"]
 
 
 def _located(node: Any, at: ast.AST) -> Any:

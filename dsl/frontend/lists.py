@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import UnsupportedError
+from dsl.errors import LoopTypeError, UnsupportedError
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, size_number
 from dsl.frontend.trees import Structure, flatten, unflatten
@@ -138,6 +138,11 @@ def _plain_item(layout: tuple[Structure, tuple[Kind, ...]], leaves: list[Any]) -
 def _glue(column: Any, rows: Any) -> Any:
     """Put rows under a column; both take the dtype that NumPy joins them to."""
     a, b = lift(column), lift(rows)
+    if a.type.shape[1:] != b.type.shape[1:]:
+        raise LoopTypeError(
+            f"a list that grows in traced code holds items of one shape, {a.type.shape[1:]}, not {b.type.shape[1:]}",
+            location=here(), remedy="pad the items to one size, or loop with `dsl.unroll(range(n))`",
+        )  # fmt: skip
     dtype = np.promote_types(a.dtype, b.dtype) if b.kind is not Kind.PYTHON else a.dtype if a.dtype.kind != "i" or b.dtype.kind == "i" else b.dtype
     scope = current_scope()
     return fresh(scope.emit("concatenate", cast(read(a), dtype), cast(read(b), dtype), axis=0))
@@ -152,6 +157,8 @@ def item_layout(items: list[Any], infos: Any) -> tuple[tuple[Structure, tuple[Ki
     if any(d is None for d in described) or any(flatten(item)[1] != structure for item in items):
         return None
     types = [d.type for d in described]
+    if not all(t.is_static() for t in types):
+        return None
     for item in items[1:]:
         more = [infos(leaf) for leaf in flatten(item)[0]]
         if any(m is None or m.shape != t.shape for m, t in zip(more, types, strict=True)):

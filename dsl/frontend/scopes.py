@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import AliasError, LeakError
+from dsl.errors import AliasError, ConversionError, LeakError
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim
-from dsl.ir.graph import Value
+from dsl.ir.graph import Attrs, Node, Value
 from dsl.ir.location import Location
+from dsl.ir.registry import Op, Trait
 from dsl.ir.types import TensorType, ValueType
 
 __all__ = ["Capture", "Scope", "Storage", "Trace", "current_scope", "current_trace", "here", "tracing"]
 
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) for module in (sys.modules["dsl"], np))
-_locations: dict[tuple[Any, int], Location] = {}
+# By id, since hashing a code object reads all of it; `_positions` keeps the code alive.
+_locations: dict[tuple[int, int], Location] = {}
+_positions: dict[int, tuple[Any, list[Any]]] = {}
 
 
 class _Stack(threading.local):
@@ -48,7 +51,7 @@ def here() -> Location | None:
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return None
-    key = (frame.f_code, frame.f_lasti)
+    key = (id(frame.f_code), frame.f_lasti)
     if key not in _locations:
         _locations[key] = _locate(frame)
     return _locations[key]
@@ -56,8 +59,9 @@ def here() -> Location | None:
 
 def _locate(frame: Any) -> Location:
     code = frame.f_code
-    places = list(code.co_positions())
-    line, last, column, end = places[frame.f_lasti // 2]
+    if id(code) not in _positions:
+        _positions[id(code)] = (code, list(code.co_positions()))
+    line, last, column, end = _positions[id(code)][1][frame.f_lasti // 2]
     names = [part for part in code.co_qualname.split(".") if not part.startswith(("dsl__", "<locals>"))]
     function = names[-1] if names else code.co_name
     single = line is not None and line == last
@@ -141,6 +145,12 @@ class Scope(Builder):
         self.closed = False
         self._checked: set[tuple[Storage, int]] = set()
 
+    def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
+        made = super().node(op, inputs, attrs, **options)
+        if made.op.has(Trait.CHECKED):
+            _refuse_catching(made)
+        return made
+
     def encloses(self, other: Scope | None) -> bool:
         while other is not None and other is not self:
             other = other.parent
@@ -193,6 +203,28 @@ def _name_of(value: Value) -> str:
     return str(value.node.attrs.get("name", "")) if value.node.op.name == "param" else ""
 
 
+_RAISES = {"gather": "IndexError", "scatter": "IndexError", "dynamic_slice": "IndexError"}
+_CATCHES = {
+    "IndexError": {"IndexError", "LookupError"}, "LinAlgError": {"LinAlgError", "ValueError"},
+    "ValueError": {"ValueError"}, "ZeroDivisionError": {"ZeroDivisionError", "ArithmeticError"},
+}  # fmt: skip
+
+
+def _refuse_catching(node: Node) -> None:
+    """Refuse an op that may raise when the program runs inside a `try` that would catch it while tracing only."""
+    trace = current_trace()
+    if trace is None or not trace.trying:
+        return
+    error = str(node.attrs.get("error") or _RAISES.get(node.op.name, "LinAlgError"))
+    names = _CATCHES.get(error, {error}) | {"Exception", "BaseException"}
+    if any(names & set(caught) for caught in trace.trying):
+        raise ConversionError(
+            f"`{node.op.name}` may raise {error} when the compiled function runs, which this `try` cannot catch",
+            location=node.loc,
+            remedy="move the `try` outside the decorated function, or test the condition first",
+        )
+
+
 class Trace:
     """One run of a user's function on traced arguments."""
 
@@ -205,7 +237,7 @@ class Trace:
         self.hints: dict[Any, Any] = {}
         self.concrete: dict[Value, Any] = {}
         self.keep: list[Any] = []
-        self.trying = 0
+        self.trying: list[tuple[str, ...]] = []
         self.outside: dict[int, Any] = {}
         self.structures: list[tuple[Any, list[Any]]] = []
 

@@ -69,7 +69,7 @@ class TracedFunction:
         """Run the graph on a call's arguments and deliver its results and side effects."""
         arrays = [arguments.leaves[k] for k in self.inputs] + [look_up(c.holder, c.key) for c in self.captures]
         self._check_written(arrays)
-        outputs = execute(arrays)
+        outputs = _apart(execute(arrays), arrays)
         for source, target in self.written:
             arrays[source][...] = outputs[target]
         deliver = _Delivery(arrays, outputs)
@@ -92,6 +92,22 @@ class TracedFunction:
                             "two arguments overlap in memory and one of them is written",
                             remedy="pass a copy of one of them, or write the result into an array of its own",
                         )
+
+
+def _apart(outputs: list[Any], inputs: list[Any]) -> list[Any]:
+    """Copy outputs that are memory of an input, of a constant or of another output: each is an array of its own."""
+    seen = {id(_owner(array)) for array in inputs}
+    for k, array in enumerate(outputs):
+        if id(_owner(array)) in seen or not array.flags.writeable:
+            outputs[k] = array.copy()
+        seen.add(id(_owner(outputs[k])))
+    return outputs
+
+
+def _owner(array: Any) -> Any:
+    while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 class _Delivery:

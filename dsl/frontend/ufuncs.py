@@ -341,5 +341,9 @@ def _at(ufunc: np.ufunc, target: Any, indices: Any, values: Any = None) -> None:
     _UFUNCS["scatter"](handle, indices, values, _SCATTER_MODES[ufunc])
 
 
-_METHODS = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at}
+def _reduceat(ufunc: np.ufunc, *args: Any, **kwargs: Any) -> Any:
+    return _UFUNCS["reduceat"](ufunc, *args, **kwargs)
+
+
+_METHODS = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at, "reduceat": _reduceat}
 _UFUNCS.update(dispatch=dispatch, operator=operator, inplace=inplace, broadcast_values=broadcast_values)

@@ -36,6 +36,7 @@ import numpy as np
 
 from dsl.errors import InternalError
 from dsl.ir.build import resources_of
+from dsl.ir.checks.matching import apply_sizes, bind
 from dsl.ir.graph import Graph, Literal, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Trait, get_op
@@ -191,6 +192,13 @@ class _Lowering:
             value if value.type == type else self.emit("merge", (value,), (type,), **attrs).output
         )
 
+    def results(self, block: _Block, given: Sequence[Value]) -> list[Value]:
+        """Return the results of a region with the names that sizes have where its arguments, `given`, come from."""
+        params = [param.type for param in block.graph.params]
+        sizes = bind(params, [value.type for value in given]) or {}
+        types = apply_sizes([value.type for value in block.graph.results], sizes)
+        return [self.retype(value, type) for value, type in zip(block.results, types, strict=True)]
+
     def pivot(self, value: Value) -> Node:
         return self.emit("identity", (value,), (value.type,))
 
@@ -268,8 +276,12 @@ def _join_arms(
 ) -> None:
     """Merge the results of both branches. A merge that is wanted is made last and keeps the rest alive."""
     joins = []
+    no, yes = (
+        lowering.results(arm, [switch.outputs[side] for switch in switches])
+        for side, arm in enumerate(arms)
+    )
     for index, out in enumerate(node.outputs):
-        pair = [arm.results[index] for arm in arms]
+        pair = [no[index], yes[index]]
         joins.append(_Join(pair, out.type, {"index": index}, out in block.needed))
     if block.wants_token(node):
         pair = [lowering.join(arm) for arm in arms]
@@ -444,7 +456,8 @@ def _while(lowering: _Lowering, node: Node, block: _Block) -> None:
     fixed = [last for _, last in held]
     moving = [variable.inside for variable in loop.variables[:count]]
     ran = lowering.inline(_Block(body, moving + fixed, cache(loop.body_pivot), fixed))
-    loop.close(ran, ran.results)
+    given = [variable.data for variable in loop.variables[:count]] + inputs[count:]
+    loop.close(ran, lowering.results(ran, given))
 
 
 def _scan(lowering: _Lowering, node: Node, block: _Block) -> None:
@@ -463,7 +476,8 @@ def _scan(lowering: _Lowering, node: Node, block: _Block) -> None:
     moving = [variable.inside for variable in loop.variables[: count + 1]]
     ran = lowering.inline(_Block(body, moving + held, cache(loop.body_pivot), held))
     following = lowering.emit("add", (moving[0], step), (scalar(I64),)).output
-    loop.close(ran, [following, *ran.results])
+    given = [variable.data for variable in loop.variables[: count + 1]] + inputs[count:]
+    loop.close(ran, [following, *lowering.results(ran, given)])
 
 
 def _count_trips(loop: _Loop, zero: Value, one: Value, trips: Value) -> tuple[Value, Value, Value]:

@@ -23,9 +23,10 @@ from dsl.frontend.functions import (
     shape,
     sort,
     stats,
+    windows,
 )
 
 __all__ = [
     "contract", "creation", "differences", "edit", "einsum", "elementwise", "fft", "grids", "histogram", "index",
-    "join", "linalg", "moments", "nan", "nn", "pad", "quantiles", "random", "reduce", "shape", "sort", "stats",
+    "join", "linalg", "moments", "nan", "nn", "pad", "quantiles", "random", "reduce", "shape", "sort", "stats", "windows",
 ]  # fmt: skip

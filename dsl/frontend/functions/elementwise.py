@@ -74,8 +74,7 @@ def _ufunc_method(ufunc: np.ufunc, method: str) -> Callable[..., Any]:
 
 
 _NAMES: dict[np.ufunc, list[str]] = {}
-for _name in dir(np):
-    _found = getattr(np, _name)
+for _name, _found in sorted(vars(np).items()):
     if isinstance(_found, np.ufunc) and _found in UFUNC_OPS:
         _NAMES.setdefault(_found, []).append(_name)
 for _found, _aliases in _NAMES.items():

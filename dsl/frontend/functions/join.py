@@ -106,6 +106,9 @@ def stack(
     arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
 ) -> Any:
     """Join arrays of one shape along a new axis."""
+    if isinstance(arrays, Traced) and arrays.ndim:
+        moved = moveaxis(arrays, 0, normal_axis(axis, arrays.ndim))
+        return into(convert(moved, arrays.dtype if dtype is None else dtype), out, casting)
     parts = _items(arrays)
     if not parts:
         raise ShapeError("need at least one array to stack", location=here())
@@ -123,12 +126,17 @@ def stack(
 @implements("vstack", "row_stack")
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Join arrays one below the other."""
+    if isinstance(tup, Traced) and tup.ndim in (1, 2):
+        rows = tup if tup.ndim == 2 else expand_dims(tup, 1)
+        return convert(rows, tup.dtype if dtype is None else dtype)
     return concatenate([at_least(a, 2) for a in _items(tup)], 0, dtype=dtype, casting=casting)
 
 
 @implements("hstack")
 def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Join arrays side by side."""
+    if isinstance(tup, Traced) and tup.ndim > 1:
+        return concatenate(tup, 0 if tup.ndim == 2 else 1, dtype=dtype, casting=casting)
     parts = [at_least(a, 1) for a in _items(tup)]
     axis = 0 if parts and parts[0].ndim == 1 else 1
     return concatenate(parts, axis, dtype=dtype, casting=casting)

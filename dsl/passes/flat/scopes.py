@@ -172,6 +172,10 @@ class Scopes:
         return inner
 
     def _ordinary(self, node: Node) -> None:
+        for value in node.inputs:
+            if _renames_result(value.node) and node.op.name != "next_iteration":
+                rule = "a merge of one input renames sizes only on the way into or out of a region"
+                self.fail(value.node, rule)
         self._place(node, self._reading(node))
 
     def _switch(self, node: Node) -> None:
@@ -199,14 +203,8 @@ class Scopes:
             self._pair(node, live, *((inner, other) if inner.key[1] == 0 else (other, inner)))
 
     def _rename(self, node: Node) -> None:
-        source = node.inputs[0]
-        moves = source.node.op.name in ("switch", "enter", "exit", "loop_merge")
-        if not moves and source.type != node.types[0]:
-            self.fail(
-                node, "a merge of one input renames sizes only on the way into or out of a region"
-            )
         self._place(node, self._reading(node))
-        self.renames.setdefault(source, []).append(node)
+        self.renames.setdefault(node.inputs[0], []).append(node)
 
     def _pair(self, node: Node, live: dict[Scope, Value], no: Scope, yes: Scope) -> None:
         arms, outer = (live.pop(no), live.pop(yes)), no.parent
@@ -280,6 +278,14 @@ def has_effect(node: Node) -> bool:
 def is_rename(node: Node) -> bool:
     """Tell whether a node passes a value on under another type: what changes is the names of sizes."""
     return node.op.name == "merge" and len(node.inputs) == 1
+
+
+def _renames_result(node: Node) -> bool:
+    """Tell whether a node gives a value other names of sizes than those its own region has for it."""
+    if not is_rename(node):
+        return False
+    moves = node.inputs[0].node.op.name in ("switch", "enter", "exit", "loop_merge")
+    return not moves and node.inputs[0].type != node.types[0]
 
 
 def _on_loop_cond(switch: Node) -> bool:

@@ -1,0 +1,113 @@
+"""Sliding windows, bits of bytes, and reductions over segments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend.library import IMPLEMENTATIONS, implements
+from dsl.frontend.scopes import here
+from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, lift, normalise_axis
+
+__all__ = ["packbits", "reduceat", "sliding_window_view", "unpackbits"]
+
+
+@implements("sliding_window_view")
+def sliding_window_view(
+    x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+) -> Traced:
+    """Return all windows of a shape, as new trailing axes; a copy, which NumPy's read-only view looks like."""
+    traced = lift(x)
+    sizes = tuple(window_shape) if isinstance(window_shape, (tuple, list)) else (window_shape,)
+    axes = _window_axes(traced, sizes, axis)
+    for size, at in zip(sizes, axes, strict=True):
+        traced = _windows(traced, int(size), at)
+    return traced
+
+
+IMPLEMENTATIONS[np.lib.stride_tricks.sliding_window_view] = sliding_window_view
+
+
+def _window_axes(x: Traced, sizes: tuple[Any, ...], axis: Any) -> list[int]:
+    if axis is None:
+        axes = list(range(x.ndim))
+    else:
+        axes = [normalise_axis(a, x.ndim) for a in (axis if isinstance(axis, tuple) else (axis,))]
+    if len(axes) != len(sizes):
+        raise ShapeError(
+            f"Must provide matching length window_shape and axis; got {len(sizes)} window_shape elements and "
+            f"{len(axes)} axes elements.",
+            location=here(),
+        )
+    return axes
+
+
+def _windows(x: Traced, size: int, axis: int) -> Traced:
+    count = x.shape[axis] - size + 1
+    if isinstance(count, int) and count < 1:
+        raise ShapeError("window shape cannot be larger than input array shape", location=here())
+    starts = _FUNCTIONS["arange"](count).reshape(-1, 1)
+    taken = _FUNCTIONS["take"](x, starts + np.arange(size), axis=axis)
+    return _FUNCTIONS["moveaxis"](taken, axis + 1, -1)  # type: ignore[no-any-return]
+
+
+@implements("unpackbits")
+def unpackbits(a: Any, axis: Any = None, count: Any = None, bitorder: str = "big") -> Traced:
+    """Return the bits of bytes as an array of zeros and ones."""
+    traced = _bytes(a)
+    if axis is None:
+        traced, axis = traced.reshape(-1), 0
+    axis = normalise_axis(axis, traced.ndim)
+    shifts = np.arange(7, -1, -1, dtype=np.uint8) if bitorder == "big" else np.arange(8, dtype=np.uint8)
+    moved = _FUNCTIONS["moveaxis"](traced, axis, -1)
+    bits = (moved.reshape((*moved.shape, 1)) >> shifts) & np.uint8(1)
+    flat = bits.reshape((*moved.shape[:-1], moved.shape[-1] * 8))
+    if count is not None:
+        flat = flat[..., :count]
+    return _FUNCTIONS["moveaxis"](flat, -1, axis)  # type: ignore[no-any-return]
+
+
+def _bytes(a: Any) -> Traced:
+    traced = lift(a)
+    if traced.dtype != np.uint8:
+        raise TypeRuleError("Expected an input array of unsigned byte data type", location=here())
+    return traced
+
+
+@implements("packbits")
+def packbits(a: Any, axis: Any = None, bitorder: str = "big") -> Traced:
+    """Return zeros and ones packed into bytes, the last byte filled with zeros."""
+    traced = lift(a) != 0
+    if axis is None:
+        traced, axis = traced.reshape(-1), 0
+    axis = normalise_axis(axis, traced.ndim)
+    moved = _FUNCTIONS["moveaxis"](traced, axis, -1).astype(np.uint8)
+    missing = -moved.shape[-1] % 8
+    padded = _FUNCTIONS["pad"](moved, [(0, 0)] * (moved.ndim - 1) + [(0, missing)])
+    grouped = padded.reshape((*moved.shape[:-1], -1, 8))
+    shifts = np.arange(7, -1, -1, dtype=np.uint8) if bitorder == "big" else np.arange(8, dtype=np.uint8)
+    packed = _FUNCTIONS["sum"](grouped << shifts, axis=-1, dtype=np.uint8)
+    return _FUNCTIONS["moveaxis"](packed, -1, axis)  # type: ignore[no-any-return]
+
+
+def reduceat(ufunc: np.ufunc, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+    """`ufunc.reduceat`: reduce over segments that start at `indices`; one that does not grow gives its first element."""
+    from dsl.frontend.verbs import cond, map
+
+    if dtype is not None or out is not None:
+        raise UnsupportedError(f"np.{ufunc.__name__}.reduceat with dtype= or out=", location=here())
+    x = _FUNCTIONS["moveaxis"](lift(array), axis, 0)
+    starts = lift(indices).astype(np.int64)
+    ends = _FUNCTIONS["concatenate"]([starts[1:], _FUNCTIONS["array"]([x.shape[0]])])
+
+    def segment(bounds: Any) -> Any:
+        start, end = bounds
+        return cond(start < end, lambda: ufunc.reduce(x[start:end], axis=0), lambda: x[start] + ufunc.identity * 0)
+
+    result = map(segment, (starts, ends))
+    return _FUNCTIONS["moveaxis"](result, 0, axis) if x.ndim > 1 else result
+
+
+_UFUNCS["reduceat"] = reduceat

@@ -1,0 +1,727 @@
+"""Mutation: writes of compiled functions have NumPy's meaning, for the caller's arrays too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from plainly import check_as_plain
+
+import dsl
+
+Function = Callable[..., Any]
+TABLE = np.arange(4.0)
+
+
+def line(n: int = 8) -> np.ndarray:
+    return np.arange(1.0, n + 1)
+
+
+def square(n: int = 4) -> np.ndarray:
+    return np.arange(1.0, n * n + 1).reshape(n, n)
+
+
+# -- assignment by subscript -----------------------------------------------------------------------
+
+
+def all_of_it(x, v):
+    x[...] = v
+
+
+def one_item(x, v):
+    x[2] = v
+
+
+def last_item(x, v):
+    x[-1] = v
+
+
+def a_slice(x, v):
+    x[2:5] = v
+
+
+def every_third(x, v):
+    x[1::3] = v
+
+
+def backwards(x, v):
+    x[6:1:-2] = v
+
+
+def negative_bounds(x, v):
+    x[-4:-1] = v
+
+
+def clipped_slice(x, v):
+    x[5:100] = v
+
+
+def empty_slice(x, v):
+    x[5:2] = v
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        all_of_it, one_item, last_item, a_slice, every_third, backwards, negative_bounds,
+        clipped_slice, empty_slice,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("v", [7, 2.5, np.float32(1.5)])
+def test_a_scalar_is_written_where_numpy_writes_it(write: Function, v: Any) -> None:
+    check_as_plain(write, line(), v)
+
+
+def three_items(x, v):
+    x[2:5] = v[:3]
+
+
+def three_backwards(x, v):
+    x[5:2:-1] = v[:3]
+
+
+def broadcast_row(x, v):
+    x.reshape(2, 4)[:, :3] = v[:3]
+
+
+@pytest.mark.parametrize("write", [three_items, three_backwards, broadcast_row])
+def test_an_array_is_written_where_numpy_writes_it(write: Function) -> None:
+    check_as_plain(write, line(), 10 * line())
+
+
+def row(x, v):
+    x[1] = v[0]
+
+
+def column(x, v):
+    x[:, 1] = v[0]
+
+
+def corner(x, v):
+    x[1:3, ::2] = v[:2, :2]
+
+
+def with_ellipsis(x, v):
+    x[..., 0] = v[0]
+
+
+def with_newaxis(x, v):
+    x[:, None, 1] = v[0][:, None]
+
+
+def with_newaxis_and_slices(x, v):
+    x[None, 1:3, :] = v[2:]
+
+
+def item_of_row(x, v):
+    x[2][3] = v[0, 0]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [row, column, corner, with_ellipsis, with_newaxis, with_newaxis_and_slices, item_of_row],
+)
+def test_parts_of_a_matrix_are_written(write: Function) -> None:
+    check_as_plain(write, square(), -square())
+
+
+def mask_scalar(x):
+    x[x > 3] = 0
+
+
+def mask_array(x):
+    x[x > 3] = np.arange(5.0)
+
+
+def mask_augmented(x):
+    x[x > 3] *= -1
+
+
+def mask_rows(x):
+    m = x.reshape(2, 4)
+    m[m.sum(1) > 11] = -1.0
+
+
+def mask_and_column(x):
+    m = x.reshape(2, 4)
+    m[m[:, 0] > 2, 1] = 0.5
+
+
+def mask_of_result(x):
+    x[x > 3] = np.sqrt(x[x > 3])
+
+
+def mask_of_none(x):
+    x[x > 100] = 1
+
+
+def two_masks(x):
+    x[(x > 2) & (x < 6)] += x[(x > 3) & (x < 7)]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        mask_scalar, mask_array, mask_augmented, mask_rows, mask_and_column, mask_of_result,
+        mask_of_none, two_masks,
+    ],
+)  # fmt: skip
+def test_boolean_masks_are_written(write: Function) -> None:
+    check_as_plain(write, line())
+
+
+def at_indices(x, i):
+    x[i] = np.arange(len(i)) * 1.5
+
+
+def scalar_at_indices(x, i):
+    x[i] = 0
+
+
+def augmented_at_indices(x, i):
+    x[i] += 1
+
+
+def pairs_of_indices(x, i):
+    x.reshape(2, 4)[i % 2, i % 4] = i
+
+
+def indices_and_slice(x, i):
+    x.reshape(2, 4)[:, i % 4] = np.arange(len(i))
+
+
+def list_of_indices(x, i):
+    x[[0, -1]] = x[[-1, 0]]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        at_indices, scalar_at_indices, augmented_at_indices, pairs_of_indices, indices_and_slice,
+        list_of_indices,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("i", [[0, 3, 5], [2, 2, -6], [-1, 7, 7]])
+def test_integer_arrays_write_with_the_last_of_duplicates_winning(write: Function, i: Any) -> None:
+    check_as_plain(write, line(), np.array(i))
+
+
+def test_augmented_assignment_with_duplicates_adds_once() -> None:
+    x = np.zeros(3)
+
+    @dsl.jit
+    def bump(x, i):
+        x[i] += 1
+
+    bump(x, np.array([1, 1, 1]))
+    np.testing.assert_array_equal(x, [0, 1, 0])
+
+
+def add_at(x, i):
+    np.add.at(x, i, 1.0)
+
+
+def add_at_array(x, i):
+    np.add.at(x, i, np.array([1.0, 2.0, 4.0]))
+
+
+def subtract_at(x, i):
+    np.subtract.at(x, i, 1.0)
+
+
+def maximum_at(x, i):
+    np.maximum.at(x, i, 4.0)
+
+
+def minimum_at(x, i):
+    np.minimum.at(x, i, 4.0)
+
+
+def multiply_at(x, i):
+    np.multiply.at(x, i, 2.0)
+
+
+@pytest.mark.parametrize(
+    "write", [add_at, add_at_array, subtract_at, maximum_at, minimum_at, multiply_at]
+)
+def test_ufunc_at_counts_duplicates(write: Function) -> None:
+    check_as_plain(write, line(), np.array([2, 2, -1]))
+
+
+# -- functions and methods that write --------------------------------------------------------------
+
+
+def out_of_ufunc(x, y):
+    return np.add(x, y, out=x)
+
+
+def out_as_tuple(x, y):
+    np.multiply(x, y, out=(y,))
+
+
+def out_slice(x, y):
+    np.negative(x[:4], out=x[4:])
+
+
+def out_with_where(x, y):
+    np.sqrt(x, out=y, where=x > 4)
+
+
+def out_of_reduction(x, y):
+    np.sum(x.reshape(2, 4), axis=0, out=y[:4])
+
+
+def out_of_cumulative(x, y):
+    np.cumsum(x, out=y)
+
+
+def out_of_matmul(x, y):
+    np.matmul(x.reshape(2, 4), np.eye(4), out=y.reshape(2, 4))
+
+
+def out_of_clip(x, y):
+    np.clip(x, 2, 5, out=x)
+
+
+def sorts(x, y):
+    y.sort()
+    x[::-1].sort()
+
+
+def sorts_an_axis(x, y):
+    y.reshape(2, 4).sort(axis=0)
+
+
+def fills(x, y):
+    x.fill(0)
+    y[2:4].fill(3.5)
+
+
+def copies_to(x, y):
+    np.copyto(x, y)
+    np.copyto(y, 0.0, where=y > 5)
+
+
+def puts(x, y):
+    np.put(x, [0, -1], [8.0, 9.0])
+
+
+def puts_mask(x, y):
+    np.putmask(x, x > 3, y)
+
+
+def places(x, y):
+    np.place(x, x > 3, [1.0, 2.0])
+
+
+def fills_diagonal(x, y):
+    np.fill_diagonal(x.reshape(2, 4), -1.0)
+
+
+def puts_along_axis(x, y):
+    np.put_along_axis(x.reshape(2, 4), np.array([[1], [3]]), 0.0, axis=1)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        out_of_ufunc, out_as_tuple, out_slice, out_with_where, out_of_reduction, out_of_cumulative,
+        out_of_matmul, out_of_clip, sorts, sorts_an_axis, fills, copies_to, puts, puts_mask, places,
+        fills_diagonal, puts_along_axis,
+    ],
+)  # fmt: skip
+def test_functions_write_into_arguments(write: Function) -> None:
+    check_as_plain(write, line(), line()[::-1].copy())
+
+
+# -- views -----------------------------------------------------------------------------------------
+
+
+def through_row(x):
+    r = x[1]
+    r[2] = -1
+
+
+def through_row_of_row(x):
+    x[1:3][1][:2] = -1
+
+
+def through_transpose(x):
+    x.T[0] = -1
+
+
+def through_swapped_axes(x):
+    np.swapaxes(x, 0, 1)[2, 1:] = -1
+
+
+def through_reshape(x):
+    x.reshape(2, 8)[1, ::2] = -1
+
+
+def through_ravel(x):
+    x.ravel()[5] = -1
+
+
+def through_ravel_copy(x):
+    flat = x.T.ravel()
+    flat[5] = -1
+    return flat
+
+
+def through_reshape_copy(x):
+    flat = x[:, :2].reshape(-1)
+    flat[0] = -1
+    return flat
+
+
+def through_flatten(x):
+    x.flatten()[0] = -1
+
+
+def through_flip(x):
+    x[::-1, ::-1][0, 0] = -1
+
+
+def through_diagonal_slice(x):
+    x.reshape(-1)[:: x.shape[0] + 1] = -1
+
+
+def through_squeeze_and_expand(x):
+    np.squeeze(np.expand_dims(x, 0))[0] = -1
+
+
+def through_split(x):
+    top, bottom = np.split(x, 2)
+    top[0] = -1
+    bottom += 1
+
+
+def through_newaxis(x):
+    x[:, np.newaxis][1, 0] = -1
+
+
+def through_broadcast_reads(x):
+    y = np.broadcast_to(x[0], x.shape)
+    x[0, 0] = -1
+    return y.sum()
+
+
+def through_loop_over_rows(x):
+    for r in x:
+        r[0] = r.sum()
+
+
+def seen_by_all_names(x):
+    y = x
+    z = x[1]
+    y[1] = 0
+    x[1, 2] = 5
+    return z.sum()
+
+
+def augmented_name(x):
+    y = x
+    y += 1
+    y = y + 1
+    y[0] = 100
+
+
+def copies_are_apart(x):
+    y = x.copy()
+    y[:] = 0
+    z = np.array(x)
+    z[:] = 0
+    w = x[[0, 1]]
+    w[:] = 0
+    np.asarray(x)[3, 3] = -1
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        through_row, through_row_of_row, through_transpose, through_swapped_axes, through_reshape,
+        through_ravel, through_ravel_copy, through_reshape_copy, through_flatten, through_flip,
+        through_diagonal_slice, through_squeeze_and_expand, through_split, through_newaxis,
+        through_broadcast_reads, through_loop_over_rows, seen_by_all_names, augmented_name,
+        copies_are_apart,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("layout", ["C", "F"])
+def test_writes_show_through_views(write: Function, layout: Any) -> None:
+    check_as_plain(write, np.asarray(square(), order=layout))
+
+
+def real_part(z):
+    z.real[1:] = 0
+
+
+def imaginary_part(z):
+    z.imag = -z.imag
+
+
+def imaginary_slice(z):
+    z[::2].imag[...] += 1
+
+
+@pytest.mark.parametrize("write", [real_part, imaginary_part, imaginary_slice])
+def test_parts_of_complex_arrays_are_written(write: Function) -> None:
+    check_as_plain(write, line(4) + 1j * line(4))
+
+
+def shift_right(x):
+    x[1:] = x[:-1]
+
+
+def shift_left(x):
+    x[:-1] = x[1:]
+
+
+def reverse(x):
+    x[:] = x[::-1]
+
+
+def shift_and_add(x):
+    x[1:] += x[:-1]
+
+
+def shift_by_ufunc(x):
+    np.multiply(x[:-1], 2, out=x[1:])
+
+
+def swap_ends(x):
+    x[0], x[-1] = x[-1], x[0]
+
+
+def swap_halves(x):
+    x[:4], x[4:] = x[4:].copy(), x[:4].copy()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [shift_right, shift_left, reverse, shift_and_add, shift_by_ufunc, swap_ends, swap_halves],
+)
+def test_overlapping_slices_are_read_before_they_are_written(write: Function) -> None:
+    check_as_plain(write, line())
+
+
+# -- the caller's arrays ---------------------------------------------------------------------------
+
+
+def test_a_captured_global_array_is_written() -> None:
+    @dsl.jit
+    def bump(k):
+        TABLE[k] += 1
+        return TABLE.sum()
+
+    TABLE[:] = 0
+    assert bump(2) == 1
+    assert bump(2) == 2
+    np.testing.assert_array_equal(TABLE, [0, 0, 2, 0])
+
+
+def test_a_captured_array_of_an_enclosing_function_is_written() -> None:
+    held = np.zeros(3)
+
+    @dsl.jit
+    def bump():
+        held[1:] += 1
+
+    bump()
+    np.testing.assert_array_equal(held, [0, 1, 1])
+
+
+def test_arrays_in_arguments_that_are_trees_are_written() -> None:
+    state = {"a": line(3), "b": [line(2), (line(2),)]}
+
+    @dsl.jit
+    def clear(state):
+        state["a"][0] = 0
+        state["b"][0][:] = 1
+        state["b"][1][0][1] = 2
+
+    kept = state["b"][1][0]
+    clear(state)
+    np.testing.assert_array_equal(state["a"], [0, 2, 3])
+    np.testing.assert_array_equal(state["b"][0], [1, 1])
+    assert state["b"][1][0] is kept
+    np.testing.assert_array_equal(kept, [1, 2])
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda x: x[1:3], lambda x: x.T, lambda x: x[::2, ::-1], lambda x: x.reshape(-1),
+        lambda x: x[:, None], lambda x: x[1], lambda x: (x, x[0])[1], lambda x: np.ravel(x)[3:],
+    ],
+)  # fmt: skip
+def test_a_view_that_is_returned_shares_memory_with_the_argument(look: Function) -> None:
+    x = square()
+    got = dsl.jit(look)(x)
+    assert np.shares_memory(got, x)
+    want = look(x)
+    assert (got.shape, got.ctypes.data) == (want.shape, want.ctypes.data)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_results_that_are_copies_share_nothing() -> None:
+    x = square()
+    for function in (lambda x: x.copy(), lambda x: x[[0, 1]], lambda x: x + 0, lambda x: +x):
+        assert not np.shares_memory(dsl.jit(function)(x), x)
+
+
+def test_views_of_one_result_share_memory() -> None:
+    @dsl.jit
+    def pair(x):
+        y = x + 1
+        return y, y[1:]
+
+    whole, rest = pair(line())
+    rest[0] = 100
+    assert whole[1] == 100
+
+
+def test_equal_results_made_apart_are_apart() -> None:
+    @dsl.jit
+    def pair(x):
+        return np.zeros(3), np.zeros(3), x + 1, x + 1
+
+    results = pair(line())
+    assert not np.shares_memory(results[0], results[1])
+    assert not np.shares_memory(results[2], results[3])
+    results[0][0] = 1
+    assert pair(line())[0][0] == 0
+
+
+def test_returning_an_argument_returns_the_same_object() -> None:
+    @dsl.jit
+    def bump(x, y):
+        x += 1
+        return x, [y]
+
+    x, y = line(), line()
+    a, [b] = bump(x, y)
+    assert a is x
+    assert b is y
+
+
+def test_returning_a_captured_array_returns_the_same_object() -> None:
+    held = line()
+    assert dsl.jit(lambda: held)() is held
+
+
+def test_the_contents_of_two_arguments_are_exchanged() -> None:
+    def exchange(x, y):
+        kept = x.copy()
+        x[:] = y
+        y[:] = kept
+
+    check_as_plain(exchange, line(), -line())
+
+
+def test_a_result_can_be_written_by_the_caller() -> None:
+    for function in (lambda: np.zeros(3), lambda: np.full(3, 2.0), lambda: np.array([1.0, 2.0])):
+        compiled = dsl.jit(function)
+        compiled()[0] = 100
+        np.testing.assert_array_equal(compiled(), function())
+
+
+def test_the_same_array_passed_twice_is_one_array() -> None:
+    def step(x, y):
+        x[0] = 10
+        y[1] = x[0] + y[0]
+        return x.sum()
+
+    compiled = dsl.jit(step)
+    x = line()
+    assert compiled(x, x) == 10 + 20 + sum(range(3, 9))
+    a, b = line(), line()
+    assert compiled(a, b) == 10 + sum(range(2, 9))
+    np.testing.assert_array_equal(b[:2], [1, 11])
+
+
+def swap_names(x, y, n):
+    for _ in range(n):
+        y[1:-1] = 0.5 * (x[2:] + x[:-2])
+        x, y = y, x
+    return x
+
+
+def swap_in_while(x, y, n):
+    k = 0
+    while k < n:
+        y[...] = x + 1
+        x, y = y, x
+        k += 1
+    return x, y
+
+
+@pytest.mark.parametrize("function", [swap_names, swap_in_while])
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_names_swapped_in_a_loop_write_the_right_arrays(function: Function, n: int) -> None:
+    x, y = line(), np.zeros(8)
+    plain = [x.copy(), y.copy()]
+    want, got = function(*plain, n), dsl.jit(function)(x, y, n)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal([x, y], plain)
+
+
+def test_a_swap_of_new_arrays_in_a_loop() -> None:
+    def relax(x, n):
+        a, b = x.copy(), np.zeros_like(x)
+        for _ in range(n):
+            b[1:-1] = a[:-2] + a[2:]
+            a, b = b, a
+        return a
+
+    check_as_plain(relax, line(), 3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: square(6)[::2, 1::2], lambda: square(3).T, lambda: square(3)[::-1],
+        lambda: np.asfortranarray(square(3)), lambda: square(6)[:3, :3], lambda: square(3)[:, ::-1],
+    ],
+)  # fmt: skip
+def test_arguments_that_are_not_contiguous_are_written_in_place(make: Function) -> None:
+    def step(x):
+        x[1:, 0] = x[0, 1:]
+        x *= 2
+        return x.sum(axis=0)
+
+    mine, plain = make(), make()
+    np.testing.assert_array_equal(dsl.jit(step)(mine), step(plain))
+    np.testing.assert_array_equal(mine, plain)
+    np.testing.assert_array_equal(mine.base, plain.base)
+
+
+def test_a_write_in_one_branch_only() -> None:
+    def maybe(x):
+        if x[0] > 3:
+            x[1] = -1
+        else:
+            x[2:] *= 2
+        return x[1]
+
+    check_as_plain(maybe, line())
+    check_as_plain(maybe, 10 * line())
+
+
+def test_values_are_cast_to_the_dtype_of_the_target() -> None:
+    def write(x, v):
+        x[1] = 2.9
+        x[2:4] = v[:2]
+
+    check_as_plain(write, np.arange(5), 1.7 * line())
+    check_as_plain(write, np.arange(5, dtype=np.uint8), 1.7 * line())
+    check_as_plain(write, np.zeros(5, np.float32), 0.1 * line())
+
+
+def test_writes_in_a_loop_are_seen_by_later_trips() -> None:
+    def fibonacci(x):
+        for i in range(2, len(x)):
+            x[i] = x[i - 1] + x[i - 2]
+
+    check_as_plain(fibonacci, np.ones(12, np.int64))
