@@ -22,9 +22,9 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 from dsl.config import config
 from dsl.errors import ConfigError, DslError, UnsupportedError
 from dsl.frontend import functions, library
-from dsl.frontend.signature import Arguments, Signature
-from dsl.frontend.scopes import current_trace
 from dsl.frontend.runtime import call as call_traced
+from dsl.frontend.scopes import current_trace
+from dsl.frontend.signature import Arguments, Signature
 from dsl.frontend.tracing import TracedFunction, trace_call
 from dsl.ir.graph import Graph
 from dsl.ir.interpret import interpret
@@ -59,7 +59,15 @@ def optimize(graph: Graph, times: dict[str, float] | None = None) -> Graph:
         start = time.perf_counter()
         improved = step(graph)
         spent = time.perf_counter() - start
-        log("passes", "%s %s: %d -> %d nodes, %.2f ms", graph.name, step.__name__, len(graph.nodes), len(improved.nodes), 1e3 * spent)
+        log(
+            "passes",
+            "%s %s: %d -> %d nodes, %.2f ms",
+            graph.name,
+            step.__name__,
+            len(graph.nodes),
+            len(improved.nodes),
+            1e3 * spent,
+        )
         if times is not None:
             times[step.__name__] = times.get(step.__name__, 0.0) + spent
         if improved is not graph:
@@ -122,8 +130,13 @@ class Lowered:
             return self.stages.setdefault(stage, lower_control(self.optimized))
         later = ("placed", "partitioned", "kernels", "llvm", "asm", "ptx")
         if stage in later:
-            raise UnsupportedError(f"the stage {stage!r} is not built yet", remedy=f"the stages today are {', '.join(STAGES)}")
-        raise ConfigError(f"there is no stage {stage!r}", remedy=f"the stages are {', '.join(STAGES)}")
+            raise UnsupportedError(
+                f"the stage {stage!r} is not built yet",
+                remedy=f"the stages today are {', '.join(STAGES)}",
+            )
+        raise ConfigError(
+            f"there is no stage {stage!r}", remedy=f"the stages are {', '.join(STAGES)}"
+        )
 
     def text(self, stage: str = "optimized", *, locations: bool = True) -> str:
         """Return the IR of a stage as text."""
@@ -147,7 +160,14 @@ class Lowered:
 class Compiled(Generic[P, R]):
     """A function that is traced, improved and run as a dataflow graph. Made by `dsl.jit`."""
 
-    def __init__(self, fn: Callable[P, R], *, static_argnames: Iterable[str] | str = (), dynamic: bool | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        static_argnames: Iterable[str] | str = (),
+        dynamic: bool | None = None,
+        **options: Any,
+    ) -> None:
         names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         functools.update_wrapper(self, fn)
         self._fn = fn
@@ -164,7 +184,7 @@ class Compiled(Generic[P, R]):
         if config.disable_jit:
             return self._fn(*args, **kwargs)
         if current_trace() is not None:
-            return self.dsl_inline(args, kwargs)  # type: ignore[arg-type,return-value]
+            return self.dsl_inline(args, kwargs)  # type: ignore[no-any-return]
         arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
         entry, arguments = self._entry(arguments, args, kwargs)
         return _run(entry, arguments)  # type: ignore[no-any-return]
@@ -198,7 +218,9 @@ class Compiled(Generic[P, R]):
             self._entries.setdefault(arguments.key, []).append(entry)
             return entry, arguments
 
-    def _compile_some_way(self, arguments: Arguments, reason: str, args: Any, kwargs: Any) -> tuple[Arguments, Lowered]:
+    def _compile_some_way(
+        self, arguments: Arguments, reason: str, args: Any, kwargs: Any
+    ) -> tuple[Arguments, Lowered]:
         """Compile with Python numbers as inputs or, where tracing needs their values, for these values."""
         try:
             return arguments, self._compile(arguments, reason)
@@ -223,12 +245,20 @@ class Compiled(Generic[P, R]):
         traced = trace_call(self._fn, arguments, name)
         times = {"trace": time.perf_counter() - start}
         for item in traced.captures:
-            log("capture", "%s: the array `%s` (%d bytes) is a hidden input", name, item.name, item.array.nbytes)
+            log(
+                "capture",
+                "%s: the array `%s` (%d bytes) is a hidden input",
+                name,
+                item.name,
+                item.array.nbytes,
+            )
         _dump(traced.graph, "00_traced")
         optimized = optimize(traced.graph, times)
         log("compile", "%s: %s", name, ", ".join(f"{k} {1e3 * v:.1f} ms" for k, v in times.items()))
         self._reasons.append(reason)
-        return Lowered(name, traced, optimized, reason, times, functools.partial(interpret, optimized))
+        return Lowered(
+            name, traced, optimized, reason, times, functools.partial(interpret, optimized)
+        )
 
     def _why(self, arguments: Arguments, failure: str | None) -> str:
         if failure is not None:
@@ -244,8 +274,15 @@ class Compiled(Generic[P, R]):
             for path, old, new in zip(arguments.paths, last[1], arguments.key[1], strict=True)
             if old != new
         ]
-        fixed = [f"static argument {n} was {o[1]!r}, now {v[1]!r}" for (n, v), (_, o) in zip(arguments.key[2], last[2], strict=True) if v != o]
-        return "; ".join(changes + fixed) or "the same array is passed for different arguments than before"
+        fixed = [
+            f"static argument {n} was {o[1]!r}, now {v[1]!r}"
+            for (n, v), (_, o) in zip(arguments.key[2], last[2], strict=True)
+            if v != o
+        ]
+        return (
+            "; ".join(changes + fixed)
+            or "the same array is passed for different arguments than before"
+        )
 
     # -- looking inside ----------------------------------------------------------------------------------------------
 
@@ -254,7 +291,7 @@ class Compiled(Generic[P, R]):
         arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
         return self._entry(arguments, args, kwargs)[0]
 
-    def ir(self, *args: P.args, **kwargs: Any) -> str:
+    def ir(self, *args: P.args, **kwargs: Any) -> str:  # type: ignore[valid-type]
         """Return the IR for these arguments as text; `stage=` chooses one of `traced`, `optimized`, `lowered`."""
         stage = kwargs.pop("stage", "optimized")
         return self.lower(*args, **kwargs).text(stage)
@@ -360,7 +397,7 @@ def run_eagerly(traced: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Trace a library function on real arrays and run it at once."""
     key = (traced, tuple(sorted(kwargs)))
     if key not in _eager:
-        _eager[key] = Compiled(_Closed(traced))  # type: ignore[arg-type]
+        _eager[key] = Compiled(_Closed(traced))
     return _eager[key](*args, **kwargs)
 
 

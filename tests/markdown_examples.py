@@ -41,7 +41,9 @@ def examples(page: str) -> list[Example]:
 
 def _example(block: re.Match[str], after: re.Match[str] | None, page: str) -> Example:
     code = block[2]
-    shown = after is not None and after[1] == "text" and not page[block.end() : after.start()].strip()
+    shown = (
+        after is not None and after[1] == "text" and not page[block.end() : after.start()].strip()
+    )
     if after is None or not shown:
         return Example(code, None, (0, 0))
     return Example(code, after[2], after.span(2))
@@ -65,7 +67,9 @@ def check_page(path: Path, *, fresh: bool = False, bless: bool = False) -> int:
         path.write_text(page, encoding="utf-8")
         return len(found)
     for example, output in zip(found, outputs):
-        assert output == (example.expected or ""), f"{path.name}:\n{example.code}\nprinted:\n{output}"
+        assert output == (example.expected or ""), (
+            f"{path.name}:\n{example.code}\nprinted:\n{output}"
+        )
     return len(found)
 
 
@@ -88,7 +92,11 @@ class _Session:
                 exec(compile(padded, FILE, "exec"), self._module.__dict__)
             except Exception as error:
                 print(f"{_name(error)}: {error}")
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n" if out.getvalue() else ""
+        return (
+            "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+            if out.getvalue()
+            else ""
+        )
 
 
 def _name(error: Exception) -> str:

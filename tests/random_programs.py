@@ -131,7 +131,9 @@ class Writer:
         return str(self.choose([*self.indices, *self.indices, *options]))
 
     def row(self) -> str:
-        return str(self.choose([str(self.number(-ROWS, ROWS - 1)), f"{self.choose(INTS)} % {ROWS}"]))
+        return str(
+            self.choose([str(self.number(-ROWS, ROWS - 1)), f"{self.choose(INTS)} % {ROWS}"])
+        )
 
     def real(self, depth: int = 1) -> str:
         """A float64 or Python number of moderate size."""
@@ -235,7 +237,9 @@ class Writer:
             lambda: f"({inner()} {self.choose('+-*')} {self.weak(dtype)})",
             lambda: f"np.{self.choose(['sin', 'cos', 'tanh', 'abs', 'negative'])}({inner()})",
             lambda: f"np.{self.choose(['minimum', 'maximum'])}({inner()}, {inner()})",
-            lambda: f"np.where({self.vector('bool', min(depth, 1))}, {inner()}, {self.weak(dtype)})",
+            lambda: (
+                f"np.where({self.vector('bool', min(depth, 1))}, {inner()}, {self.weak(dtype)})"
+            ),
             lambda: f"({inner()} / (1.0 + np.abs({inner()})))",
             lambda: f"{name}[::-1]",
             lambda: f"blend({inner()}, {self.weak(dtype)})",
@@ -250,7 +254,9 @@ class Writer:
             lambda: f"({inner()} {self.choose('+-*')} {self.weak(dtype)})",
             lambda: f"({inner()} // {self.choose([2, 3])})",
             lambda: f"np.{self.choose(['minimum', 'maximum'])}({inner()}, {inner()})",
-            lambda: f"np.where({self.vector('bool', min(depth, 1))}, {inner()}, {self.weak(dtype)})",
+            lambda: (
+                f"np.where({self.vector('bool', min(depth, 1))}, {inner()}, {self.weak(dtype)})"
+            ),
             lambda: f"{name}[::-1]",
             lambda: f"np.roll({name}, 1)",
         )
@@ -274,7 +280,9 @@ class Writer:
             return inner
         if dtype.startswith("i"):
             return f"{inner} % {self.choose([7, 11])}"
-        return str(self.choose(["np.tanh({})", "np.clip({}, -2.0, 2.0)", "np.sin({})"])).format(inner)
+        return str(self.choose(["np.tanh({})", "np.clip({}, -2.0, 2.0)", "np.sin({})"])).format(
+            inner
+        )
 
     def update(self, dtype: str) -> str:
         """`op= value` that leaves the numbers small."""
@@ -350,7 +358,9 @@ class Writer:
 
     def set_through_view(self, level: int, depth: int) -> None:
         base = self.choose(MATRICES)
-        source = self.choose([f"{base}[{self.row()}]", f"{base}[1:]", f"{base}.T", f"{base}[:, ::-1]"])
+        source = self.choose(
+            [f"{base}[{self.row()}]", f"{base}[1:]", f"{base}.T", f"{base}[:, ::-1]"]
+        )
         self.line(level, f"view = {source}")
         if source.endswith("]") and ":" not in source:
             writes = [f"view[{self.index()}] = {self.element('f64')}", f"view {self.update('f64')}",
@@ -367,7 +377,9 @@ class Writer:
 
     def set_whole(self, level: int, depth: int) -> None:
         name = self.choose(["c", "d"])
-        text = self.choose([f"{name} += 1", f"{name} = {self.whole()} % 7", f"{name} -= {self.whole(0)} % 3"])
+        text = self.choose(
+            [f"{name} += 1", f"{name} = {self.whole()} % 7", f"{name} -= {self.whole(0)} % 3"]
+        )
         self.line(level, str(text))
 
     def set_flag(self, level: int, depth: int) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
-from typing import Any
 
-import pytest
 from markdown_examples import check_page
 
 from dsl import errors
@@ -16,6 +13,10 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 def test_the_examples_of_errors_fail_and_succeed_as_shown(bless: bool) -> None:
     assert check_page(DOCS / "errors.md", fresh=True, bless=bless) >= 2 * len(errors.__all__) - 4
+
+
+def test_the_examples_of_sharp_bits_print_what_is_shown(bless: bool) -> None:
+    assert check_page(DOCS / "sharp-bits.md", bless=bless) >= 18
 
 
 def test_every_exception_has_an_anchor() -> None:

@@ -756,7 +756,9 @@ MALFORMED = {
         r"(?s)values of one frame.*add\(",
     ),
     "two loop_conds": (
-        COUNT.replace("%r = exit", "%c2 = loop_cond(%p) : bool[] %a, %b = switch(%x, %c2) : i64[], i64[] %r = exit").replace("exit(%out)", "exit(%a)"),
+        COUNT.replace(
+            "%r = exit", "%c2 = loop_cond(%p) : bool[] %a, %b = switch(%x, %c2) : i64[], i64[] %r = exit"
+        ).replace("exit(%out)", "exit(%a)"),
         r"(?s)has two loop_conds.*loop_cond\(",
     ),
     "no loop_cond": (

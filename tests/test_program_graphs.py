@@ -33,7 +33,15 @@ def graph_and_inputs(function: Any, make: Any) -> Any:
     compiled = dsl.jit(function)
     try:
         lowered = compiled.lower(*args)
-    except (DslError, ValueError, IndexError, AssertionError, TypeError, RuntimeError, ArithmeticError):
+    except (
+        DslError,
+        ValueError,
+        IndexError,
+        AssertionError,
+        TypeError,
+        RuntimeError,
+        ArithmeticError,
+    ):
         pytest.skip("refused or raised while tracing; test_programs.py checks that")
     taken = compiled._signature.take_apart(args, {}, static_level=compiled._static_level)
     traced = lowered.traced
@@ -63,7 +71,7 @@ def check(found: Any, expected: Any) -> None:
         assert found[1] == expected[1]
         return
     for f, e in zip(found[1], expected[1], strict=True):
-        assert f.dtype == e.dtype and f.shape == e.shape
+        assert (f.dtype, f.shape) == (e.dtype, e.shape)
         assert np.array_equal(f, e, equal_nan=f.dtype.kind in "fc")
     assert found[2] == expected[2]
 

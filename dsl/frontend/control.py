@@ -17,13 +17,31 @@ from typing import Any
 import numpy as np
 
 from dsl.config import config
-from dsl.errors import AliasError, BranchError, ConversionError, DslError, LoopTypeError, NonConcreteError, UndefinedError
+from dsl.errors import (
+    AliasError,
+    BranchError,
+    ConversionError,
+    DslError,
+    LoopTypeError,
+    NonConcreteError,
+    UndefinedError,
+)
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.loops import Span, as_counted, trip_value
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here, may_alias
 from dsl.frontend.state import Snapshot, State, Undefined, is_numeric, refill
-from dsl.frontend.traced import Kind, Traced, cast, concrete, default_dtype, fresh, lift, read, supported_dtype
+from dsl.frontend.traced import (
+    Kind,
+    Traced,
+    cast,
+    concrete,
+    default_dtype,
+    fresh,
+    lift,
+    read,
+    supported_dtype,
+)
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.ir.dims import Dim, Symbol, symbols_of
 from dsl.ir.graph import Graph, Value
@@ -86,7 +104,9 @@ def _optional_truth(test: TracedOptional) -> Any:
 
 
 def _ambiguous() -> ValueError:
-    error = ValueError("The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()")
+    error = ValueError(
+        "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
+    )
     location = here()
     if location is not None:
         error.add_note(location.excerpt())
@@ -190,7 +210,15 @@ class Branch:
     raised: bool
 
 
-def if_(test: Any, then: Block, otherwise: Block, get: Any, put: Any, names: tuple[str, ...], assigned: int) -> None:
+def if_(
+    test: Any,
+    then: Block,
+    otherwise: Block,
+    get: Any,
+    put: Any,
+    names: tuple[str, ...],
+    assigned: int,
+) -> None:
     """Run an `if` statement."""
     chosen = predicate(test)
     if isinstance(chosen, bool):
@@ -214,13 +242,20 @@ def _refuse_try() -> None:
 def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapshot, list[Branch]]:
     while True:
         before = state.snapshot()
-        branches = [_trace_branch(state, before, then, "then"), _trace_branch(state, before, otherwise, "else")]
-        if not state.adopt_attributes(*(b.scope for b in branches)) and not _grow_lists(state, before, [b.after for b in branches if not b.raised]):
+        branches = [
+            _trace_branch(state, before, then, "then"),
+            _trace_branch(state, before, otherwise, "else"),
+        ]
+        if not state.adopt_attributes(*(b.scope for b in branches)) and not _grow_lists(
+            state, before, [b.after for b in branches if not b.raised]
+        ):
             return before, branches
         _discard(*(b.scope for b in branches))
 
 
-def _grow_lists(state: State, before: Snapshot, afters: list[Snapshot], unrollable: bool = False) -> bool:
+def _grow_lists(
+    state: State, before: Snapshot, afters: list[Snapshot], unrollable: bool = False
+) -> bool:
     """Make traced lists of variables that hold lists of other lengths after a block than before; tell whether there were any."""
     objects = list(before.objects)
     for cell, item in enumerate(before.objects):
@@ -230,7 +265,11 @@ def _grow_lists(state: State, before: Snapshot, afters: list[Snapshot], unrollab
             lengths = {len(item), *(len(e) for e in ends if type(e) is list)}
             if grown is None and (len(lengths) == 1 or unrollable):
                 continue
-            found = grown.spec() if grown is not None else _list_spec([item, *(e for e in ends if type(e) is list)])
+            found = (
+                grown.spec()
+                if grown is not None
+                else _list_spec([item, *(e for e in ends if type(e) is list)])
+            )
             if found is not None:
                 objects[cell] = as_traced_list(item, *found)
     if all(a is b for a, b in zip(objects, before.objects, strict=True)):
@@ -240,7 +279,10 @@ def _grow_lists(state: State, before: Snapshot, afters: list[Snapshot], unrollab
 
 
 def _list_spec(lists: list[list[Any]]) -> Any:
-    return item_layout([item for items in lists for item in items], lambda leaf: info_of(leaf) if is_numeric(leaf) else None)
+    return item_layout(
+        [item for items in lists for item in items],
+        lambda leaf: info_of(leaf) if is_numeric(leaf) else None,
+    )
 
 
 def _discard(*scopes: Scope) -> None:
@@ -279,11 +321,17 @@ def emit_raise(error: BaseException) -> None:
     """Make the current region raise."""
     from dsl.ir.ops.state import known_error
 
-    message = str(error) if not isinstance(error, KeyError) else str(error.args[0] if error.args else "")
+    message = (
+        str(error) if not isinstance(error, KeyError) else str(error.args[0] if error.args else "")
+    )
     values = tuple(read(v) for v in getattr(error, "dsl_values", ()))
     template = message if values else message.replace("{", "{{").replace("}", "}}")
     b = current_scope()
-    b.node("assert", (b.constant(False), *values), {"message": template, "error": known_error(type(error))})
+    b.node(
+        "assert",
+        (b.constant(False), *values),
+        {"message": template, "error": known_error(type(error))},
+    )
 
 
 @dataclass
@@ -306,10 +354,16 @@ class Joined:
 
     def _add_flag(self, traced: Traced, a: Any, b: Any) -> None:
         """A variable that one branch leaves perhaps undefined stays so."""
-        known = [leaf.storage.defined for leaf in (a, b) if isinstance(leaf, Traced) and leaf.storage.defined is not None]
+        known = [
+            leaf.storage.defined
+            for leaf in (a, b)
+            if isinstance(leaf, Traced) and leaf.storage.defined is not None
+        ]
         if known:
             flags = [_flag_leaf(leaf) for leaf in (a, b)]
-            self.flagged.append((traced, self.add(flags[0], flags[1], Info(BOOL, (), Kind.PYTHON)), known[0][2]))
+            self.flagged.append(
+                (traced, self.add(flags[0], flags[1], Info(BOOL, (), Kind.PYTHON)), known[0][2])
+            )
 
 
 def _flag_leaf(leaf: Any) -> Any:
@@ -325,12 +379,16 @@ _BOTTOM = object()
 def _join_branches(pred: Value, state: State, before: Snapshot, branches: list[Branch]) -> None:
     then, other = branches
     joined = Joined()
-    cells = [_join_cell(state, cell, before, then, other, joined) for cell in range(len(before.objects))]
+    cells = [
+        _join_cell(state, cell, before, then, other, joined) for cell in range(len(before.objects))
+    ]
     storages = list(dict.fromkeys([*then.contents, *other.contents]))
     parent = current_scope()
     values = [_branch_values(branch, k, joined, storages) for k, branch in enumerate(branches)]
     results = _emit_cond(pred, parent, branches, values, joined, storages)
-    for traced, value, (a, b, info), name in zip(joined.results, results, joined.pairs, joined.names, strict=False):
+    for traced, value, (a, b, info), name in zip(
+        joined.results, results, joined.pairs, joined.names, strict=False
+    ):
         traced.storage = Storage(value, parent)
         if info.kind is Kind.ARRAY and not name.startswith("dsl__"):
             _note_aliases(traced.storage, (a, b), branches)
@@ -338,7 +396,12 @@ def _join_branches(pred: Value, state: State, before: Snapshot, branches: list[B
         traced.storage.defined = (flag.storage.value, parent, name)
     for storage, value in zip(storages, results[len(joined.results) :], strict=True):
         storage.set(value)
-    state.put([_install(before, cell, structure, leaves) for cell, (structure, leaves) in enumerate(cells)])
+    state.put(
+        [
+            _install(before, cell, structure, leaves)
+            for cell, (structure, leaves) in enumerate(cells)
+        ]
+    )
     _discard(then.scope, other.scope)
 
 
@@ -347,7 +410,9 @@ def _install(snapshot: Snapshot, cell: int, structure: Structure, leaves: list[A
     item = snapshot.objects[cell]
     if structure.type is None:
         return leaves[0]
-    if structure == snapshot.structures[cell] and all(x is y for x, y in zip(leaves, snapshot.leaves[cell], strict=True)):
+    if structure == snapshot.structures[cell] and all(
+        x is y for x, y in zip(leaves, snapshot.leaves[cell], strict=True)
+    ):
         return item
     if structure == snapshot.structures[cell] and structure.type is not tuple:
         refill(item, structure, leaves)
@@ -355,12 +420,16 @@ def _install(snapshot: Snapshot, cell: int, structure: Structure, leaves: list[A
     return unflatten(structure, leaves)
 
 
-def _join_cell(state: State, cell: int, before: Snapshot, then: Branch, other: Branch, joined: Joined) -> tuple[Structure, list[Any]]:
+def _join_cell(
+    state: State, cell: int, before: Snapshot, then: Branch, other: Branch, joined: Joined
+) -> tuple[Structure, list[Any]]:
     name = state.names[cell]
     for one, two in ((then, other), (other, then)):
         if one.raised:
             leaves = two.after.leaves[cell]
-            return two.after.structures[cell], [_join_bottom(leaf, one is then, joined, before, two) for leaf in leaves]
+            return two.after.structures[cell], [
+                _join_bottom(leaf, one is then, joined, before, two) for leaf in leaves
+            ]
     a, b = then.after.structures[cell], other.after.structures[cell]
     pair = then.after.leaves[cell], other.after.leaves[cell]
     for k, one in enumerate((then, other)):
@@ -382,7 +451,9 @@ def _absent_optional(structure: Structure, leaves: list[Any]) -> TracedOptional:
     if structure.type is TracedOptional:
         structure, leaves = structure.keys[0], leaves[1:]
     scope = current_scope()
-    blank = [Traced(Storage(zeros(info, scope), scope), (), info.kind) for info in map(info_of, leaves)]
+    blank = [
+        Traced(Storage(zeros(info, scope), scope), (), info.kind) for info in map(info_of, leaves)
+    ]
     return TracedOptional(structure, False, blank)
 
 
@@ -393,14 +464,25 @@ def _is_missing(leaf: Any) -> bool:
 def _jumps(state: State, after: Snapshot) -> bool:
     """Tell whether a branch leaves by `break`, `continue` or `return`, so that what it does not define is not read."""
     flags = zip(state.names, after.leaves, strict=True)
-    return any(name.startswith(_FLAGS) and leaves[:1] == [True] for name, leaves in flags if leaves and isinstance(leaves[0], bool))
+    return any(
+        name.startswith(_FLAGS) and leaves[:1] == [True]
+        for name, leaves in flags
+        if leaves and isinstance(leaves[0], bool)
+    )
 
 
-def _join_absent(leaves: list[Any], structure: Structure, k: int, joined: Joined) -> tuple[Structure, list[Any]]:
+def _join_absent(
+    leaves: list[Any], structure: Structure, k: int, joined: Joined
+) -> tuple[Structure, list[Any]]:
     """Join with a branch that has no value and after which none is needed."""
     made = [
-        _absent_either(leaf, k, joined) if isinstance(leaf, Either) else
-        leaf if not is_numeric(leaf) else joined.add(_BOTTOM, leaf, info_of(leaf)) if k == 0 else joined.add(leaf, _BOTTOM, info_of(leaf))
+        _absent_either(leaf, k, joined)
+        if isinstance(leaf, Either)
+        else leaf
+        if not is_numeric(leaf)
+        else joined.add(_BOTTOM, leaf, info_of(leaf))
+        if k == 0
+        else joined.add(leaf, _BOTTOM, info_of(leaf))
         for leaf in leaves
     ]
     return structure, made
@@ -420,7 +502,11 @@ class Either(Undefined):
     def __init__(self, chosen: Any, alternatives: dict[int, list[Any]]) -> None:
         known = the_trace().structures
         what = " or ".join(_describe(known[k][0]) for k in alternatives)
-        super().__init__("result", f"is {what}, depending on a traced condition", "return one kind of object, or use it only in the caller")
+        super().__init__(
+            "result",
+            f"is {what}, depending on a traced condition",
+            "return one kind of object, or use it only in the caller",
+        )
         self.chosen, self.alternatives = chosen, alternatives
 
     @classmethod
@@ -431,36 +517,58 @@ class Either(Undefined):
         fixed = [None if is_numeric(leaf) else leaf for leaf in leaves]
         known = the_trace().structures
         for k, (own, statics) in enumerate(known):
-            if own == structure and all(x is y or _equal(x, y) for x, y in zip(fixed, statics, strict=True)):
+            if own == structure and all(
+                x is y or _equal(x, y) for x, y in zip(fixed, statics, strict=True)
+            ):
                 return cls(k, {k: leaves})
         known.append((structure, fixed))
         return cls(len(known) - 1, {len(known) - 1: leaves})
 
 
-def _join_optional(pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined) -> TracedOptional | None:
+def _join_optional(
+    pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined
+) -> TracedOptional | None:
     """Join None with a value, or with an optional one."""
     for k in (0, 1):
         value, leaves = structures[1 - k], pair[1 - k]
-        if any(isinstance(leaf, Undefined) for leaf in (*leaves, *pair[k])) or not all(map(is_numeric, leaves)):
+        if any(isinstance(leaf, Undefined) for leaf in (*leaves, *pair[k])) or not all(
+            map(is_numeric, leaves)
+        ):
             continue
         if structures[k].type is type(None):
             if value.type is TracedOptional:
-                flag = joined.add(False, leaves[0], _FLAG) if k == 0 else joined.add(leaves[0], False, _FLAG)
-                return TracedOptional(value.keys[0], flag, _join_absent(leaves[1:], value, k, joined)[1])
+                flag = (
+                    joined.add(False, leaves[0], _FLAG)
+                    if k == 0
+                    else joined.add(leaves[0], False, _FLAG)
+                )
+                return TracedOptional(
+                    value.keys[0], flag, _join_absent(leaves[1:], value, k, joined)[1]
+                )
             flag = joined.add(k == 1, k == 0, _FLAG)
             return TracedOptional(value, flag, _join_absent(leaves, value, k, joined)[1])
         if structures[k].type is TracedOptional and structures[k].keys[0] == value:
             own = pair[k]
             flag = joined.add(own[0], True, _FLAG) if k == 0 else joined.add(True, own[0], _FLAG)
             ordered = (own[1:], leaves) if k == 0 else (leaves, own[1:])
-            return TracedOptional(value, flag, [_join_leaf("", x, y, joined) for x, y in zip(*ordered, strict=True)])
+            return TracedOptional(
+                value, flag, [_join_leaf("", x, y, joined) for x, y in zip(*ordered, strict=True)]
+            )
     return None
 
 
-def _join_results(pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined) -> Either:
+def _join_results(
+    pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined
+) -> Either:
     one, two = (Either.of(leaves, s) for leaves, s in zip(pair, structures, strict=True))
     chosen = joined.add(one.chosen, two.chosen, Info(I64, (), Kind.PYTHON))
-    return Either(chosen, {k: _join_alternative(k, one, two, joined) for k in {**one.alternatives, **two.alternatives}})
+    return Either(
+        chosen,
+        {
+            k: _join_alternative(k, one, two, joined)
+            for k in {**one.alternatives, **two.alternatives}
+        },
+    )
 
 
 def _join_alternative(k: int, one: Either, two: Either, joined: Joined) -> list[Any]:
@@ -475,7 +583,13 @@ def _join_alternative(k: int, one: Either, two: Either, joined: Joined) -> list[
 def _absent_either(leaf: Either, k: int, joined: Joined) -> Either:
     (chosen,) = _join_absent([leaf.chosen], Structure(None), k, joined)[1]
     structures = the_trace().structures
-    return Either(chosen, {j: _join_absent(own, structures[j][0], k, joined)[1] for j, own in leaf.alternatives.items()})
+    return Either(
+        chosen,
+        {
+            j: _join_absent(own, structures[j][0], k, joined)[1]
+            for j, own in leaf.alternatives.items()
+        },
+    )
 
 
 def _leaf(item: Any) -> tuple[Structure, list[Any]]:
@@ -483,10 +597,14 @@ def _leaf(item: Any) -> tuple[Structure, list[Any]]:
     return structure, leaves
 
 
-def _join_bottom(leaf: Any, bottom_first: bool, joined: Joined, before: Snapshot, live: Branch) -> Any:
+def _join_bottom(
+    leaf: Any, bottom_first: bool, joined: Joined, before: Snapshot, live: Branch
+) -> Any:
     """Join with a branch that raised: the other branch's leaf is the result."""
     outside = not isinstance(leaf, Traced) or not live.scope.encloses(leaf.storage.scope)
-    if not is_numeric(leaf) or (outside and (not isinstance(leaf, Traced) or leaf.storage not in live.contents)):
+    if not is_numeric(leaf) or (
+        outside and (not isinstance(leaf, Traced) or leaf.storage not in live.contents)
+    ):
         return leaf
     if isinstance(leaf, Traced) and leaf.storage in live.contents:
         return leaf
@@ -494,9 +612,13 @@ def _join_bottom(leaf: Any, bottom_first: bool, joined: Joined, before: Snapshot
     return joined.add(_BOTTOM, leaf, info) if bottom_first else joined.add(leaf, _BOTTOM, info)
 
 
-def _join_odd(name: str, pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure]) -> Any:
+def _join_odd(
+    name: str, pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure]
+) -> Any:
     """Join cells of different structure: one may be undefined."""
-    sides = [leaves[0] if s.type is None else None for leaves, s in zip(pair, structures, strict=True)]
+    sides = [
+        leaves[0] if s.type is None else None for leaves, s in zip(pair, structures, strict=True)
+    ]
     for k in (0, 1):
         if isinstance(sides[k], Undefined):
             return _half_defined(name, pair[1 - k], structures[1 - k])
@@ -535,7 +657,18 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
     if is_numeric(a) and is_numeric(b):
         if type(a) is type(b) and not isinstance(a, (Traced, np.ndarray)) and _identical(a, b):
             return a
-        return joined.add(a, b, join(info_of(a), info_of(b), name, BranchError, "different types in the branches of an `if`"), name)
+        return joined.add(
+            a,
+            b,
+            join(
+                info_of(a),
+                info_of(b),
+                name,
+                BranchError,
+                "different types in the branches of an `if`",
+            ),
+            name,
+        )
     if type(a) is type(b) and _equal(a, b):
         return a
     if name == RESULT:
@@ -554,10 +687,14 @@ def _identical(a: Any, b: Any) -> bool:
 def _same_view(a: Any, b: Any) -> bool:
     if not (isinstance(a, Traced) and isinstance(b, Traced)):
         return False
-    return a.kind is Kind.ARRAY and a.kind is b.kind and a.storage is b.storage and a.views == b.views
+    return (
+        a.kind is Kind.ARRAY and a.kind is b.kind and a.storage is b.storage and a.views == b.views
+    )
 
 
-def _branch_values(branch: Branch, side: int, joined: Joined, storages: list[Storage]) -> list[Value]:
+def _branch_values(
+    branch: Branch, side: int, joined: Joined, storages: list[Storage]
+) -> list[Value]:
     with the_trace().resumed(branch.scope, branch.contents):
         values = [
             zeros(info, branch.scope) if pair[side] is _BOTTOM else _uncheck(pair[side], info)
@@ -566,10 +703,20 @@ def _branch_values(branch: Branch, side: int, joined: Joined, storages: list[Sto
         return values + [_contents(storage) for storage in storages]
 
 
-def _emit_cond(pred: Value, parent: Scope, branches: list[Branch], values: list[list[Value]], joined: Joined, storages: list[Storage]) -> tuple[Value, ...]:
+def _emit_cond(
+    pred: Value,
+    parent: Scope,
+    branches: list[Branch],
+    values: list[list[Value]],
+    joined: Joined,
+    storages: list[Storage],
+) -> tuple[Value, ...]:
     if not values[0] and not any(b.scope._last_effect for b in branches):
         return ()
-    types = [TensorType(info.dtype, _join_shape(pair, parent)) for (*_, info), *pair in zip(joined.pairs, *values, strict=False)]
+    types = [
+        TensorType(info.dtype, _join_shape(pair, parent))
+        for (*_, info), *pair in zip(joined.pairs, *values, strict=False)
+    ]
     types += [s.value.tensor for s in storages]
     captures = list(dict.fromkeys(outer for b in branches for outer in b.scope.captured))
     regions = [region_of(b.scope, captures, v) for b, v in zip(branches, values, strict=True)]
@@ -582,16 +729,26 @@ def _join_shape(pair: list[Value], parent: Scope) -> Shape:
     return _visible(same, parent)
 
 
-def region_of(scope: Scope, captures: Sequence[Value], results: Sequence[Value], leading: Sequence[Value] = ()) -> Graph:
+def region_of(
+    scope: Scope, captures: Sequence[Value], results: Sequence[Value], leading: Sequence[Value] = ()
+) -> Graph:
     """Finish a scope as a region whose params are `leading`, then one for each capture."""
-    params = [scope.captured[outer] if outer in scope.captured else scope.param(outer.type, "") for outer in captures]
+    params = [
+        scope.captured[outer] if outer in scope.captured else scope.param(outer.type, "")
+        for outer in captures
+    ]
     graph = scope.finish(results)
     return Graph(scope.name, (*leading, *params), graph.results, graph.effects)
 
 
 def _note_aliases(storage: Storage, leaves: tuple[Any, Any], branches: list[Branch]) -> None:
     for leaf, branch in zip(leaves, branches, strict=True):
-        if isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY and not branch.scope.encloses(leaf.storage.scope) and _BOTTOM not in leaves:
+        if (
+            isinstance(leaf, Traced)
+            and leaf.kind is Kind.ARRAY
+            and not branch.scope.encloses(leaf.storage.scope)
+            and _BOTTOM not in leaves
+        ):
             may_alias(storage, leaf.storage)
 
 
@@ -609,7 +766,10 @@ class Plan:
     lost: dict[int, Undefined] = field(default_factory=dict)
 
     def key(self) -> Any:
-        infos = tuple((k, i.dtype, i.kind, len(i.shape), tuple(isinstance(d, Dim) for d in i.shape)) for k, i in self.rebound.items())
+        infos = tuple(
+            (k, i.dtype, i.kind, len(i.shape), tuple(isinstance(d, Dim) for d in i.shape))
+            for k, i in self.rebound.items()
+        )
         return infos, tuple(self.maybe), len(self.storages), tuple(self.lost)
 
 
@@ -628,8 +788,16 @@ class Pass:
 class Loop:
     """A `while` or `for` statement being traced."""
 
-    def __init__(self, state: State, body: Block, test: Block | None, counted: Any, items: tuple[str, ...]) -> None:
-        self.state, self.body, self.test, self.counted, self.items = state, body, test, counted, items
+    def __init__(
+        self, state: State, body: Block, test: Block | None, counted: Any, items: tuple[str, ...]
+    ) -> None:
+        self.state, self.body, self.test, self.counted, self.items = (
+            state,
+            body,
+            test,
+            counted,
+            items,
+        )
         self.trips: Value | None = None
         self.static_trips: int | None = None
         if counted is not None:
@@ -650,7 +818,11 @@ class Loop:
         for name, cell_leaves in zip(self.state.names, self.before.leaves, strict=True):
             if name in self.items:
                 for leaf in cell_leaves:
-                    if isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY and leaf.storage not in plan.storages:
+                    if (
+                        isinstance(leaf, Traced)
+                        and leaf.kind is Kind.ARRAY
+                        and leaf.storage not in plan.storages
+                    ):
                         plan.storages.append(leaf.storage)
         self._use_hint(plan)
         return plan
@@ -684,9 +856,15 @@ class Loop:
         except BaseException:
             self.state.restore(self.before)
             raise
-        raise LoopTypeError("the types of this loop's variables do not settle", location=here(), remedy="keep each variable's shape the same in every trip")
+        raise LoopTypeError(
+            "the types of this loop's variables do not settle",
+            location=here(),
+            remedy="keep each variable's shape the same in every trip",
+        )
 
-    def _attempt(self, trace: Trace) -> tuple[Pass | None, Value | None, Pass, Snapshot, dict[Storage, Value]] | None:
+    def _attempt(
+        self, trace: Trace
+    ) -> tuple[Pass | None, Value | None, Pass, Snapshot, dict[Storage, Value]] | None:
         test, chosen = self._trace_test(trace) if self.test is not None else (None, None)
         with trace.region("body") as scope:
             try:
@@ -697,7 +875,11 @@ class Loop:
                 replaced = [s for s in scope.replaced if s not in self.plan.storages]
                 contents = scope.suspend()
         self.state.restore(self.before)
-        if self.state.adopt_attributes(scope) or _grow_lists(self.state, self.before, [after], self._unrollable()) or self._allow_none(after):
+        if (
+            self.state.adopt_attributes(scope)
+            or _grow_lists(self.state, self.before, [after], self._unrollable())
+            or self._allow_none(after)
+        ):
             self.before = self.state.snapshot()
             self.plan = self._first_plan()
             return None
@@ -718,9 +900,9 @@ class Loop:
                 continue
             if structure.type is type(None) and all(map(is_numeric, after.leaves[cell])):
                 objects[cell] = _absent_optional(end, after.leaves[cell])
-            elif end.type is type(None) and all(map(is_numeric, self.before.leaves[cell])):
-                objects[cell] = TracedOptional(structure, True, self.before.leaves[cell])
-            elif end.type is TracedOptional and end.keys[0] == structure:
+            elif (end.type is type(None) and all(map(is_numeric, self.before.leaves[cell]))) or (
+                end.type is TracedOptional and end.keys[0] == structure
+            ):
                 objects[cell] = TracedOptional(structure, True, self.before.leaves[cell])
         if all(a is b for a, b in zip(objects, self.before.objects, strict=True)):
             return False
@@ -737,17 +919,28 @@ class Loop:
                 scope.suspend()
         self.state.restore(self.before)
         if written:
-            raise ConversionError("the condition of this loop writes into an array", location=here(), remedy="write in the loop's body")
+            raise ConversionError(
+                "the condition of this loop writes into an array",
+                location=here(),
+                remedy="write in the loop's body",
+            )
         return run, chosen
 
     def _evaluate_test(self, run: Pass) -> Value:
         assert self.test is not None
         b = current_scope()
         if run.trip is not None:
-            assert self.trips is not None and b.parent is not None
+            assert self.trips is not None
+            assert b.parent is not None
             more = b.emit("less", run.trip, b.local(self.trips, b.parent))
             rest = predicate(self.test())
-            return b.emit("logical_and", more, rest) if isinstance(rest, Value) else more if rest else b.constant(False)
+            return (
+                b.emit("logical_and", more, rest)
+                if isinstance(rest, Value)
+                else more
+                if rest
+                else b.constant(False)
+            )
         chosen = predicate(self.test())
         if isinstance(chosen, bool):
             if self.static_test_is_final(chosen):
@@ -789,7 +982,9 @@ class Loop:
 
     def _name_of(self, storage: Storage) -> str:
         for name, leaves in zip(self.state.names, self.before.leaves, strict=True):
-            if any(isinstance(leaf, Traced) and leaf.storage is storage for leaf in leaves) and not name.startswith("dsl__"):
+            if any(
+                isinstance(leaf, Traced) and leaf.storage is storage for leaf in leaves
+            ) and not name.startswith("dsl__"):
                 return name
         return ""
 
@@ -826,7 +1021,14 @@ class Loop:
 
     # -- comparing what a trip began and ended with ----------------------------------------------------------------
 
-    def _widen(self, run: Pass, after: Snapshot, contents: dict[Storage, Value], replaced: list[Storage], trace: Trace) -> bool:
+    def _widen(
+        self,
+        run: Pass,
+        after: Snapshot,
+        contents: dict[Storage, Value],
+        replaced: list[Storage],
+        trace: Trace,
+    ) -> bool:
         """Extend the plan by what the trip showed; tell whether it changed."""
         old = self.plan.key()
         self._as_optionals(after)
@@ -834,8 +1036,10 @@ class Loop:
             for cell in range(len(after.objects)):
                 self._widen_cell(cell, run, after)
         own = {leaf.storage for leaf in run.leaves.values()}
-        self.plan.storages += [s for s in replaced if s not in own and not run.scope.encloses(s.scope)]
-        return self.plan.key() != old
+        self.plan.storages += [
+            s for s in replaced if s not in own and not run.scope.encloses(s.scope)
+        ]
+        return self.plan.key() != old  # type: ignore[no-any-return]
 
     def _as_optionals(self, after: Snapshot) -> None:
         """A variable that is optional when a trip starts is so when it ends."""
@@ -844,8 +1048,7 @@ class Loop:
             if structure.type is not TracedOptional or end.type is TracedOptional:
                 continue
             if end.type is type(None):
-                blank = [leaf for leaf in self.before.leaves[cell][1:]]
-                after.leaves[cell] = [False, *blank]
+                after.leaves[cell] = [False, *self.before.leaves[cell][1:]]
                 after.structures[cell] = structure
             elif end == structure.keys[0]:
                 after.leaves[cell] = [True, *after.leaves[cell]]
@@ -864,7 +1067,8 @@ class Loop:
                 self._lose(cell, name, "changes its structure from trip to trip")
                 return
             raise LoopTypeError(
-                f"the variable `{name}` is {_describe(structure)} when the loop starts and {_describe(after.structures[cell])} after a trip",
+                f"the variable `{name}` is {_describe(structure)} when the loop starts and "
+                f"{_describe(after.structures[cell])} after a trip",
                 location=here(),
                 remedy=f"give `{name}` its final structure before the loop, or loop with `dsl.unroll(range(n))`",
             )
@@ -872,7 +1076,11 @@ class Loop:
             self._widen_leaf(cell, k, name, s, e)
 
     def _lose(self, cell: int, name: str, reason: str) -> None:
-        self.plan.lost[cell] = Undefined(name, reason + ", so it has no one value after the loop", f"give `{name}` a value before the loop")
+        self.plan.lost[cell] = Undefined(
+            name,
+            reason + ", so it has no one value after the loop",
+            f"give `{name}` a value before the loop",
+        )
         self.plan.maybe.pop(cell, None)
         self.plan.structures.pop(cell, None)
         for key in [key for key in self.plan.rebound if key[0] == cell]:
@@ -916,12 +1124,21 @@ class Loop:
             )
         old = self.plan.rebound.get((cell, k)) or info_of(start)
         try:
-            new = join(old, info_of(end), name, LoopTypeError, "one type when a trip of the loop starts and another when it ends")
+            new = join(
+                old,
+                info_of(end),
+                name,
+                LoopTypeError,
+                "one type when a trip of the loop starts and another when it ends",
+            )
         except LoopTypeError:
             if cell in self.plan.maybe:
                 return self._lose(cell, name, "changes its rank from trip to trip")
             raise
-        shape = tuple(o if isinstance(o, Dim) and symbols_of(o) == [o] and not _known(o, self._outer()) else n for o, n in zip(old.shape, new.shape, strict=True))
+        shape = tuple(
+            o if isinstance(o, Dim) and symbols_of(o) == [o] and not _known(o, self._outer()) else n
+            for o, n in zip(old.shape, new.shape, strict=True)
+        )
         self.plan.rebound[cell, k] = Info(new.dtype, shape, new.kind)
 
     def _outer(self) -> Scope | None:
@@ -929,7 +1146,14 @@ class Loop:
 
     # -- building --------------------------------------------------------------------------------------------------
 
-    def _build(self, test: Pass | None, chosen: Value | None, run: Pass, after: Snapshot, contents: dict[Storage, Value]) -> None:
+    def _build(
+        self,
+        test: Pass | None,
+        chosen: Value | None,
+        run: Pass,
+        after: Snapshot,
+        contents: dict[Storage, Value],
+    ) -> None:
         trace, parent = the_trace(), current_scope()
         with trace.resumed(run.scope, contents):
             results = self._results(run, after)
@@ -971,7 +1195,9 @@ class Loop:
         values += [parent.constant(False) for _ in self.plan.maybe]
         return values + [_contents(storage) for storage in self.plan.storages]
 
-    def _check_aliases(self, run: Pass, after: Snapshot) -> dict[tuple[int, int], tuple[int, int]] | None:
+    def _check_aliases(
+        self, run: Pass, after: Snapshot
+    ) -> dict[tuple[int, int], tuple[int, int]] | None:
         """Return how rebound arrays change places, if they only do that; None if all end in memory of their own.
 
         Refuses loops in which an array is both written in place and rebound in a way that names of one array would part.
@@ -981,11 +1207,17 @@ class Loop:
             return None
         by_storage = {leaf.storage: key for key, leaf in arrays.items()}
         ends = {key: after.leaves[key[0]][key[1]] for key in arrays}
-        moved = {k: by_storage.get(e.storage) if isinstance(e, Traced) and not e.views else None for k, e in ends.items()}
+        moved = {
+            k: by_storage.get(e.storage) if isinstance(e, Traced) and not e.views else None
+            for k, e in ends.items()
+        }
         if all(m is not None for m in moved.values()) and len(set(moved.values())) == len(moved):
             return {k: m for k, m in moved.items() if m is not None}
         for key, end in ends.items():
-            foreign = isinstance(end, Traced) and (end.storage in by_storage and moved[key] != key or not run.scope.encloses(end.storage.scope))
+            foreign = isinstance(end, Traced) and (
+                (end.storage in by_storage and moved[key] != key)
+                or not run.scope.encloses(end.storage.scope)
+            )
             if foreign or (arrays[key].storage.written and self._came_from_outside(key)):
                 raise AliasError(
                     f"the variable `{self.state.names[key[0]]}` is written in place and also rebound in this loop, so that which array "
@@ -999,7 +1231,9 @@ class Loop:
         leaf = self.before.leaves[key[0]][key[1]] if key[0] not in self.plan.structures else None
         return isinstance(leaf, Traced) and leaf.storage.origin is not None
 
-    def _release(self, swap: dict[tuple[int, int], tuple[int, int]] | None, parent: Scope) -> dict[tuple[int, int], Storage]:
+    def _release(
+        self, swap: dict[tuple[int, int], tuple[int, int]] | None, parent: Scope
+    ) -> dict[tuple[int, int], Storage]:
         """Let go of the state before the loop; return the swapped arrays that something else still sees."""
         refs: dict[tuple[int, int], weakref.ref[Storage]] = {}
         if swap and any(k != m for k, m in swap.items()):
@@ -1027,21 +1261,36 @@ class Loop:
             results += [slots[swap[key]] for key in swap]
             inits += [parent.constant(j, I64) for j in range(len(swap))]
             test_params += [test.scope.param(scalar(I64), "slot") for _ in swap] if test else []
-        captures = list(dict.fromkeys([*run.scope.captured, *(test.scope.captured if test else ())]))
-        types = [TensorType(p.dtype, self._result_shape(p, i, parent)) for p, i in zip(body_params, inits, strict=True)]
+        captures = list(
+            dict.fromkeys([*run.scope.captured, *(test.scope.captured if test else ())])
+        )
+        types = [
+            TensorType(p.dtype, self._result_shape(p, i, parent))
+            for p, i in zip(body_params, inits, strict=True)
+        ]
         if test is None:
-            assert run.trip is not None and self.trips is not None
+            assert run.trip is not None
+            assert self.trips is not None
             region = region_of(run.scope, captures, results, [run.trip, *body_params])
             inputs = [self.trips, *inits, *captures]
-            return list(parent.node("scan", inputs, {"carried": len(inits)}, regions=[region], types=types).outputs)
+            return list(
+                parent.node(
+                    "scan", inputs, {"carried": len(inits)}, regions=[region], types=types
+                ).outputs
+            )
         assert chosen is not None
         if run.trip is not None:
             assert test.trip is not None
             body_params, test_params = [run.trip, *body_params], [test.trip, *test_params]
             results = [run.scope.emit("add", run.trip, run.scope.constant(1, I64)), *results]
             inits, types = [parent.constant(0, I64), *inits], [scalar(I64), *types]
-        regions = [region_of(test.scope, captures, [chosen], test_params), region_of(run.scope, captures, results, body_params)]
-        node = parent.node("while", [*inits, *captures], {"carried": len(inits)}, regions=regions, types=types)
+        regions = [
+            region_of(test.scope, captures, [chosen], test_params),
+            region_of(run.scope, captures, results, body_params),
+        ]
+        node = parent.node(
+            "while", [*inits, *captures], {"carried": len(inits)}, regions=regions, types=types
+        )
         return list(node.outputs[1:] if run.trip is not None else node.outputs)
 
     def _result_shape(self, param: Value, init: Value, parent: Scope) -> Shape:
@@ -1053,7 +1302,10 @@ class Loop:
     ) -> None:  # fmt: skip
         """Put the loop's results into the cells and storages."""
         values = iter(outputs)
-        leaves = {key: Traced(Storage(next(values), parent), (), info.kind) for key, info in self.plan.rebound.items()}
+        leaves = {
+            key: Traced(Storage(next(values), parent), (), info.kind)
+            for key, info in self.plan.rebound.items()
+        }
         for cell, name in self.plan.maybe.items():
             flag = next(values)
             certain = name.startswith("dsl__") or (
@@ -1070,14 +1322,30 @@ class Loop:
         for cell, own in enumerate(self._final.leaves):
             structure = self.plan.structures.get(cell, self._final.structures[cell])
             count = _count(structure)
-            new = [leaves.get((cell, k), own[k] if cell not in self.plan.structures else self.plan_static(cell, k)) for k in range(count)]
+            new = [
+                leaves.get(
+                    (cell, k),
+                    own[k] if cell not in self.plan.structures else self.plan_static(cell, k),
+                )
+                for k in range(count)
+            ]
             objects.append(self.plan.lost.get(cell) or self._final.build(cell, structure, new))
         self.state.put(objects)
 
     def _always(self, run: Pass, after: Snapshot, cell: int) -> bool:
-        return all(not isinstance(e, Undefined) and (not isinstance(e, Traced) or e.storage.defined is None) for e in after.leaves[cell])
+        return all(
+            not isinstance(e, Undefined)
+            and (not isinstance(e, Traced) or e.storage.defined is None)
+            for e in after.leaves[cell]
+        )
 
-    def _unswap(self, slots: dict[Any, Value], leaves: dict[Any, Traced], observed: dict[Any, Storage], parent: Scope) -> None:
+    def _unswap(
+        self,
+        slots: dict[Any, Value],
+        leaves: dict[Any, Traced],
+        observed: dict[Any, Storage],
+        parent: Scope,
+    ) -> None:
         """Give arrays that something else still sees the contents that ended in their memory."""
         order = {key: j for j, key in enumerate(slots)}
         for key, storage in observed.items():
@@ -1096,20 +1364,33 @@ class _Shell:
 
     def __init__(self, before: Snapshot) -> None:
         self.structures = list(before.structures)
-        plain = [[leaf if not _is_array(leaf) else None for leaf in leaves] for leaves in before.leaves]
+        plain = [
+            [leaf if not _is_array(leaf) else None for leaf in leaves] for leaves in before.leaves
+        ]
         self.leaves: list[list[Any]] = plain
         self.before = before
-        self.kept = [(obj, list(leaves)) for obj, leaves in zip(before.objects, before.leaves, strict=True)]
+        self.kept = [
+            (obj, list(leaves)) for obj, leaves in zip(before.objects, before.leaves, strict=True)
+        ]
         containers = [s.type is not None for s in before.structures]
-        self.objects = [obj if c else None for obj, c in zip(before.objects, containers, strict=True)]
+        self.objects = [
+            obj if c else None for obj, c in zip(before.objects, containers, strict=True)
+        ]
         self.kept_leaves = None
 
     def build(self, cell: int, structure: Structure, leaves: list[Any]) -> Any:
         own = self.kept[cell][1] if self.kept else []
-        merged = [own[k] if leaf is None and k < len(own) and own[k] is not None else leaf for k, leaf in enumerate(leaves)]
+        merged = [
+            own[k] if leaf is None and k < len(own) and own[k] is not None else leaf
+            for k, leaf in enumerate(leaves)
+        ]
         if structure.type is None:
             return merged[0]
-        if structure == self.structures[cell] and self.objects[cell] is not None and structure.type is not tuple:
+        if (
+            structure == self.structures[cell]
+            and self.objects[cell] is not None
+            and structure.type is not tuple
+        ):
             refill(self.objects[cell], structure, merged)
             return self.objects[cell]
         return unflatten(structure, merged)
@@ -1160,7 +1441,15 @@ def _count(structure: Structure) -> int:
 _RETRY = (NonConcreteError, LoopTypeError, BranchError, UndefinedError, AliasError)
 
 
-def while_(test: Block, body: Block, get: Any, put: Any, names: tuple[str, ...], assigned: int, items: tuple[str, ...]) -> None:
+def while_(
+    test: Block,
+    body: Block,
+    get: Any,
+    put: Any,
+    names: tuple[str, ...],
+    assigned: int,
+    items: tuple[str, ...],
+) -> None:
     """Run a `while` statement."""
     limit = config.unroll_limit
     trips = 0
@@ -1185,7 +1474,11 @@ def while_(test: Block, body: Block, get: Any, put: Any, names: tuple[str, ...],
             raise failed or DslError("a loop condition became traced", location=here())
         trips += 1
         if trips > max(limit, _PLAIN_LIMIT if failed is None else 0):
-            raise failed or LoopTypeError("this loop runs in Python and does not end", location=here(), remedy="carry its state in arrays")
+            raise failed or LoopTypeError(
+                "this loop runs in Python and does not end",
+                location=here(),
+                remedy="carry its state in arrays",
+            )
         body()
 
 
@@ -1239,7 +1532,15 @@ def _refuse_unrolling(trips: Any, error: DslError) -> None:
         raise error
 
 
-def _python_for(iterable: Any, body: Block, guard: Block | None, get: Any, put: Any, names: tuple[str, ...], assigned: int) -> None:
+def _python_for(
+    iterable: Any,
+    body: Block,
+    guard: Block | None,
+    get: Any,
+    put: Any,
+    names: tuple[str, ...],
+    assigned: int,
+) -> None:
     """Loop in Python; once a traced `break` may have happened, the rest of the trips are conditional."""
     for item in iterable:
         go_on = True if guard is None else predicate(guard())

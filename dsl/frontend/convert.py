@@ -63,7 +63,9 @@ def _compile(fn: types.FunctionType) -> types.CodeType:
 def _shell(body: ast.FunctionDef, freevars: tuple[str, ...], tree: FunctionTree) -> ast.Module:
     """Wrap the function in another one that binds its free variables, so that they compile as such."""
     names = [RT, *freevars]
-    binds: list[ast.stmt] = [ast.Assign([ast.Name(n, ast.Store())], ast.Constant(None)) for n in names]
+    binds: list[ast.stmt] = [
+        ast.Assign([ast.Name(n, ast.Store())], ast.Constant(None)) for n in names
+    ]
     arguments = ast.arguments([], [], None, [], [], None, [])
     factory = ast.FunctionDef("dsl__factory", arguments, [*binds, body], [], None, None)
     module = ast.Module([ast.copy_location(factory, tree)], [])
@@ -135,7 +137,7 @@ class _Names(ast.NodeVisitor):
         for statement in node.body:
             inner.visit(statement)
         self.loaded.update(inner.loaded)
-        self.stored.update({n: None for n in inner.nonlocals})
+        self.stored.update(dict.fromkeys(inner.nonlocals))
 
     def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
         self.nonlocals.update(node.names)
@@ -185,7 +187,11 @@ def _closed_over(statements: list[ast.stmt]) -> set[str]:
     for statement in statements:
         for node in ast.walk(statement):
             if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.GeneratorExp)):
-                found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+                found |= {
+                    n.id
+                    for n in ast.walk(node)
+                    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+                }
     return found
 
 
@@ -218,12 +224,18 @@ class _Rewriter(ast.NodeTransformer):
         statements = lower_jumps(statements, self._error)
         used = _names_in(statements)
         self.borrowed = used.nonlocals
-        self.locals = ({*used.stored, *_parameters(tree.args)} - used.nonlocals)
-        annotate(statements, lambda nodes: set(_names_in(nodes).loaded), _closed_over(statements) | used.nonlocals)
+        self.locals = {*used.stored, *_parameters(tree.args)} - used.nonlocals
+        annotate(
+            statements,
+            lambda nodes: set(_names_in(nodes).loaded),
+            _closed_over(statements) | used.nonlocals,
+        )
         body = self._block(statements)
-        declare = self._declare(sorted(set(used.stored) - used.nonlocals - set(_parameters(tree.args))))
+        declare = self._declare(
+            sorted(set(used.stored) - used.nonlocals - set(_parameters(tree.args)))
+        )
         made = ast.FunctionDef(name, _plain(tree.args), [*declare, *body], [], None, None)
-        return ast.copy_location(made, tree)  # type: ignore[no-any-return]
+        return ast.copy_location(made, tree)
 
     def _declare(self, names: list[str]) -> list[ast.stmt]:
         """Bind names to this function without giving them a value: `if 0: x = None`."""
@@ -241,8 +253,16 @@ class _Rewriter(ast.NodeTransformer):
 
     def _error(self, node: ast.AST, message: str, remedy: str) -> ConversionError:
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", None)
-        end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", None) == line else None
-        return ConversionError(message, location=Location(self.filename, line, self.function_name, column, end), remedy=remedy)
+        end = (
+            getattr(node, "end_col_offset", None)
+            if getattr(node, "end_lineno", None) == line
+            else None
+        )
+        return ConversionError(
+            message,
+            location=Location(self.filename, line, self.function_name, column, end),
+            remedy=remedy,
+        )
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         inner = _Rewriter(self.filename, node.name, self.free)
@@ -271,15 +291,26 @@ class _Rewriter(ast.NodeTransformer):
             result.extend(made if isinstance(made, list) else [made] if made is not None else [])
         return result
 
-    def _nested(self, name: str, statements: list[ast.stmt], shared: list[str], params: list[str], at: ast.AST) -> ast.FunctionDef:
+    def _nested(
+        self,
+        name: str,
+        statements: list[ast.stmt],
+        shared: list[str],
+        params: list[str],
+        at: ast.AST,
+    ) -> ast.FunctionDef:
         arguments = ast.arguments([], [ast.arg(p) for p in params], None, [], [], None, [])
         share: list[ast.stmt] = [ast.Nonlocal(shared)] if shared else []
-        made = ast.FunctionDef(name, arguments, share + (statements or [ast.Pass()]), [], None, None)
+        made = ast.FunctionDef(
+            name, arguments, share + (statements or [ast.Pass()]), [], None, None
+        )
         return ast.copy_location(made, at)
 
     def _accessors(self, number: int, names: list[str], at: ast.AST) -> list[ast.stmt]:
         reads = [_runtime("peek", _thunk(_load(n))) for n in names]
-        get = self._nested(f"dsl__get_{number}", [ast.Return(ast.List(list(reads), ast.Load()))], [], [], at)
+        get = self._nested(
+            f"dsl__get_{number}", [ast.Return(ast.List(list(reads), ast.Load()))], [], [], at
+        )
         targets: list[ast.expr] = [ast.List([ast.Name(n, ast.Store()) for n in names], ast.Store())]
         assign: list[ast.stmt] = [ast.Assign(targets, _load("dsl__v"))] if names else []
         put = self._nested(f"dsl__set_{number}", assign, names, ["dsl__v"], at)
@@ -324,7 +355,13 @@ class _Rewriter(ast.NodeTransformer):
         kept = self._live(node, stored)
         names = kept + read
         tested = [n for n in _names_in([node.test]).stored if n in stored]
-        test = self._nested(f"dsl__test_{k}", [_located(ast.Return(self._test(node.test)), node.test)], tested, [], node)
+        test = self._nested(
+            f"dsl__test_{k}",
+            [_located(ast.Return(self._test(node.test)), node.test)],
+            tested,
+            [],
+            node,
+        )
         body = self._nested(f"dsl__body_{k}", self._block(node.body), stored, [], node)
         call = _runtime(
             "while_", _load(test.name), _load(body.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"), _strings(names),
@@ -339,7 +376,13 @@ class _Rewriter(ast.NodeTransformer):
         kept = self._live(node, stored)
         names = kept + read
         bind = _located(ast.Assign([node.target], _load("dsl__item")), node.target)
-        body = self._nested(f"dsl__body_{k}", [*self._block([bind]), *self._block(node.body)], stored, ["dsl__item"], node)
+        body = self._nested(
+            f"dsl__body_{k}",
+            [*self._block([bind]), *self._block(node.body)],
+            stored,
+            ["dsl__item"],
+            node,
+        )
         extra = _thunk(self._test(guard)) if guard else ast.Constant(None)
         call = _runtime(
             "for_", self.visit(node.iter), _load(body.name), extra, _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
@@ -349,7 +392,11 @@ class _Rewriter(ast.NodeTransformer):
         return [body, *self._accessors(k, names, node), _located(ast.Expr(call), node.iter)]
 
     def visit_Try(self, node: ast.Try) -> Any:
-        caught = [ast.Constant(name) for handler in node.handlers for name in _exception_names(handler.type)]
+        caught = [
+            ast.Constant(name)
+            for handler in node.handlers
+            for name in _exception_names(handler.type)
+        ]
         watch = ast.With([ast.withitem(_runtime("trying", *caught), None)], self._block(node.body))
         node.body = [_located(watch, node.body[0])]
         node.handlers = [self._handler(h) for h in node.handlers]
@@ -421,10 +468,22 @@ class _Rewriter(ast.NodeTransformer):
         op = ast.Constant(type(node.op).__name__)
         value = self.visit(node.value)
         if isinstance(node.target, ast.Subscript):
-            call = _runtime("aug_setitem", self.visit(node.target.value), self._index(node.target.slice), op, value)
+            call = _runtime(
+                "aug_setitem",
+                self.visit(node.target.value),
+                self._index(node.target.slice),
+                op,
+                value,
+            )
             return _located(ast.Expr(call), node)
         if isinstance(node.target, ast.Attribute):
-            call = _runtime("aug_setattr", self.visit(node.target.value), ast.Constant(node.target.attr), op, value)
+            call = _runtime(
+                "aug_setattr",
+                self.visit(node.target.value),
+                ast.Constant(node.target.attr),
+                op,
+                value,
+            )
             return _located(ast.Expr(call), node)
         made = _runtime("aug", _load(node.target.id), op, value)
         return _located(ast.Assign([node.target], made), node)
@@ -442,7 +501,9 @@ class _Rewriter(ast.NodeTransformer):
 
     def _callee(self, func: ast.expr) -> ast.expr:
         if isinstance(func, ast.Attribute):
-            return ast.copy_location(ast.Attribute(self.visit(func.value), func.attr, ast.Load()), func)
+            return ast.copy_location(
+                ast.Attribute(self.visit(func.value), func.attr, ast.Load()), func
+            )
         return self.visit(func)  # type: ignore[no-any-return]
 
     def visit_Name(self, node: ast.Name) -> Any:
@@ -455,19 +516,28 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         if not isinstance(node.ctx, ast.Load):
             return self.generic_visit(node)
-        return ast.copy_location(_runtime("attr", self.visit(node.value), ast.Constant(node.attr)), node)
+        return ast.copy_location(
+            _runtime("attr", self.visit(node.value), ast.Constant(node.attr)), node
+        )
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         if not isinstance(node.ctx, ast.Load):
             return self.generic_visit(node)
-        return ast.copy_location(_runtime("getitem", self.visit(node.value), self._index(node.slice)), node)
+        return ast.copy_location(
+            _runtime("getitem", self.visit(node.value), self._index(node.slice)), node
+        )
 
     def _index(self, index: ast.expr) -> ast.expr:
         if isinstance(index, ast.Slice):
-            parts = [self.visit(p) if p else ast.Constant(None) for p in (index.lower, index.upper, index.step)]
+            parts = [
+                self.visit(p) if p else ast.Constant(None)
+                for p in (index.lower, index.upper, index.step)
+            ]
             return ast.copy_location(_runtime("slice", *parts), index)
         if isinstance(index, ast.Tuple):
-            return ast.copy_location(ast.Tuple([self._index(i) for i in index.elts], ast.Load()), index)
+            return ast.copy_location(
+                ast.Tuple([self._index(i) for i in index.elts], ast.Load()), index
+            )
         return self.visit(index)  # type: ignore[no-any-return]
 
     def _test(self, node: ast.expr) -> Any:
@@ -513,7 +583,11 @@ class _Rewriter(ast.NodeTransformer):
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
                 spec = self.visit(part.format_spec) if part.format_spec else ast.Constant("")
-                parts.append(ast.Tuple([self.visit(part.value), spec, ast.Constant(part.conversion)], ast.Load()))
+                parts.append(
+                    ast.Tuple(
+                        [self.visit(part.value), spec, ast.Constant(part.conversion)], ast.Load()
+                    )
+                )
             else:
                 parts.append(part)
         return ast.copy_location(_runtime("fstring", *parts), node)
@@ -522,10 +596,16 @@ class _Rewriter(ast.NodeTransformer):
         for node in nodes:
             for inner in ast.walk(node):
                 if isinstance(inner, ast.NamedExpr):
-                    raise self._error(inner, "`:=` inside `and`, `or`, a conditional expression or a chained comparison", "assign on a line of its own")
+                    raise self._error(
+                        inner,
+                        "`:=` inside `and`, `or`, a conditional expression or a chained comparison",
+                        "assign on a line of its own",
+                    )
 
     def visit_ListComp(self, node: Any) -> Any:
-        names = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        names = {
+            n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
+        }
         node.generators[0].iter = self.visit(node.generators[0].iter)
         self.comprehension.append(names)
         for k, generator in enumerate(node.generators):
@@ -548,7 +628,13 @@ def _exception_names(node: ast.expr | None) -> list[str]:
         return ["BaseException"]
     if isinstance(node, ast.Tuple):
         return [name for item in node.elts for name in _exception_names(item)]
-    return [node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else "Exception"]
+    return [
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else "Exception"
+    ]
 
 
 def _located(node: Any, at: ast.AST) -> Any:
@@ -574,12 +660,19 @@ def _own_nodes(statement: ast.stmt) -> list[ast.AST]:
         node = stack.pop()
         found.append(node)
         if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)) or node is statement:
-            stack.extend(c for c in ast.iter_child_nodes(node) if not isinstance(c, (ast.FunctionDef, ast.Lambda, ast.ClassDef)))
+            stack.extend(
+                c
+                for c in ast.iter_child_nodes(node)
+                if not isinstance(c, (ast.FunctionDef, ast.Lambda, ast.ClassDef))
+            )
     return found
 
 
 _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
-    ast.Yield: ("`yield`", "return the values in one array, or loop outside the decorated function"),
+    ast.Yield: (
+        "`yield`",
+        "return the values in one array, or loop outside the decorated function",
+    ),
     ast.YieldFrom: ("`yield from`", "return the values in one array"),
     ast.Await: ("`await`", "await outside the decorated function"),
     ast.AsyncFor: ("`async for`", "loop outside the decorated function"),

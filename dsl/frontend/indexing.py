@@ -14,7 +14,19 @@ import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError, UnsupportedError
 from dsl.frontend.scopes import current_scope, here
-from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Kind, Traced, cast, concrete, fresh, lift, read, wrap, write
+from dsl.frontend.traced import (
+    _FUNCTIONS,
+    _UFUNCS,
+    Kind,
+    Traced,
+    cast,
+    concrete,
+    fresh,
+    lift,
+    read,
+    wrap,
+    write,
+)
 from dsl.frontend.views import DynamicSliced, Owned, Picked, Reshaped, Sliced, Stepped, View
 from dsl.ir.dims import Dim, DimLike, dim_max, dim_min, lower_bound
 from dsl.ir.graph import Value
@@ -56,10 +68,19 @@ def getitem(x: Traced, key: Any) -> Any:
 def setitem(x: Traced, key: Any, value: Any) -> None:
     """`x[key] = value`."""
     if x.kind is not Kind.ARRAY:
-        raise UnsupportedError(f"a {x.kind.value} does not support item assignment", location=here(), remedy="use an array")
+        raise UnsupportedError(
+            f"a {x.kind.value} does not support item assignment",
+            location=here(),
+            remedy="use an array",
+        )
     chosen = select(x, key)
     view = _chain(x, chosen.views)
-    if isinstance(value, Traced) and value.storage is x.storage and value.views == view.views and not chosen.axes:
+    if (
+        isinstance(value, Traced)
+        and value.storage is x.storage
+        and value.views == view.views
+        and not chosen.axes
+    ):
         return
     new = cast(_value_of(value, x.dtype), x.dtype)
     if chosen.mask is not None and len(new.shape) <= x.ndim - chosen.mask.ndim:
@@ -85,7 +106,11 @@ def scatter(x: Traced, key: Any, value: Any, mode: str) -> None:
 def _value_of(value: Any, dtype: np.dtype) -> Value:
     if isinstance(value, (int, float, complex, bool)) and not isinstance(value, np.generic):
         with np.errstate(all="ignore"):
-            return current_scope().constant(np.asarray(value).astype(dtype) if not isinstance(value, int) else np.array(value, dtype))
+            return current_scope().constant(
+                np.asarray(value).astype(dtype)
+                if not isinstance(value, int)
+                else np.array(value, dtype)
+            )
     return read(lift(value))
 
 
@@ -104,7 +129,10 @@ def _assign_masked(x: Traced, mask: Traced, new: Value) -> None:
     if result.shape != old.shape and any(isinstance(d, Dim) for d in (*result.shape, *old.shape)):
         result = b.emit("broadcast_to", result, shape=old.shape)
     if result.shape != old.shape:
-        raise ShapeError(f"could not broadcast input array from shape {_text(new.shape)} into shape {_text(old.shape)}", location=here())
+        raise ShapeError(
+            f"could not broadcast input array from shape {_text(new.shape)} into shape {_text(old.shape)}",
+            location=here(),
+        )
     write(x, result)
 
 
@@ -118,7 +146,11 @@ def _scatter_into(view: Traced, chosen: Selection, new: Value, mode: str) -> Non
     result_shape = (*rest[: chosen.front], *spread, *rest[chosen.front :])
     fitted = _fit(new, result_shape)
     if chosen.front and count:
-        order = (*range(chosen.front, chosen.front + count), *range(chosen.front), *range(chosen.front + count, len(result_shape)))
+        order = (
+            *range(chosen.front, chosen.front + count),
+            *range(chosen.front),
+            *range(chosen.front + count, len(result_shape)),
+        )
         fitted = b.emit("transpose", fitted, axes=order)
     write(view, b.emit("scatter", base, fitted, *indices, axes=chosen.axes, mode=mode))
 
@@ -133,7 +165,11 @@ def _move_out(value: Value, chosen: Selection, indices: list[Value]) -> Value:
     count = len(broadcast_shapes(*(i.shape for i in indices)))
     if not chosen.front or not count:
         return value
-    order = (*range(count, count + chosen.front), *range(count), *range(count + chosen.front, len(value.shape)))
+    order = (
+        *range(count, count + chosen.front),
+        *range(count),
+        *range(count + chosen.front, len(value.shape)),
+    )
     return current_scope().emit("transpose", value, axes=order)
 
 
@@ -151,7 +187,10 @@ def _fit(value: Value, shape: Shape) -> Value:
         fits = any(isinstance(d, Dim) for d in (*value.shape, *shape))
     static = all(isinstance(d, int) for d in (*value.shape, *shape))
     if not fits and (static or len(value.shape) > len(shape)):
-        raise ShapeError(f"could not broadcast input array from shape {_text(value.shape)} into shape {_text(shape)}", location=here())
+        raise ShapeError(
+            f"could not broadcast input array from shape {_text(value.shape)} into shape {_text(shape)}",
+            location=here(),
+        )
     return value if value.shape == shape else b.emit("broadcast_to", value, shape=shape)
 
 
@@ -174,7 +213,7 @@ def _item(k: Any) -> Any:
     if k is None or k is Ellipsis or isinstance(k, slice):
         return k
     if isinstance(k, (bool, np.bool_)):
-        return lift(np.array([k])) if False else _refuse_bool()
+        _refuse_bool()
     if isinstance(k, (int, np.integer)):
         return int(k)
     if isinstance(k, (list, np.ndarray)):
@@ -186,7 +225,9 @@ def _item(k: Any) -> Any:
         if k.dtype == BOOL and k.ndim == 0:
             _refuse_bool()
         if k.dtype.kind not in "iub":
-            raise IndexTypeError("arrays used as indices must be of integer (or boolean) type", location=here())
+            raise IndexTypeError(
+                "arrays used as indices must be of integer (or boolean) type", location=here()
+            )
         known = concrete(k) if k.ndim == 0 else None
         return k if known is None else int(known)
     if hasattr(k, "__index__"):
@@ -198,11 +239,17 @@ def _item(k: Any) -> Any:
 
 
 def _plain(k: Any) -> bool:
-    return not isinstance(k, list) or not any(isinstance(i, Traced) or (isinstance(i, list) and not _plain(i)) for i in k)
+    return not isinstance(k, list) or not any(
+        isinstance(i, Traced) or (isinstance(i, list) and not _plain(i)) for i in k
+    )
 
 
 def _refuse_bool() -> Any:
-    raise UnsupportedError("a boolean scalar as a subscript is not supported", location=here(), remedy="use `np.where` or `if`")
+    raise UnsupportedError(
+        "a boolean scalar as a subscript is not supported",
+        location=here(),
+        remedy="use `np.where` or `if`",
+    )
 
 
 def _width(item: Any) -> int:
@@ -216,7 +263,8 @@ def _expand(x: Traced, items: list[Any]) -> list[Any]:
     used = sum(_width(i) for i in items if i is not Ellipsis)
     if used > x.ndim:
         raise IndexTypeError(
-            f"too many indices for array: array is {x.ndim}-dimensional, but {used} were indexed", location=here()
+            f"too many indices for array: array is {x.ndim}-dimensional, but {used} were indexed",
+            location=here(),
         )
     if sum(i is Ellipsis for i in items) > 1:
         raise IndexTypeError("an index can only have a single ellipsis ('...')", location=here())
@@ -225,7 +273,11 @@ def _expand(x: Traced, items: list[Any]) -> list[Any]:
         return [*items, *fill]
     at = next(k for k, i in enumerate(items) if i is Ellipsis)
     # An ellipsis turns a rank-0 result into a rank-0 array, which the marker remembers.
-    return [*items[:at], *fill, *items[at + 1 :]] if fill else [*items[:at], *items[at + 1 :], Ellipsis]
+    return (
+        [*items[:at], *fill, *items[at + 1 :]]
+        if fill
+        else [*items[:at], *items[at + 1 :], Ellipsis]
+    )
 
 
 def _basic(x: Traced, items: list[Any]) -> Selection:
@@ -239,7 +291,8 @@ def _basic(x: Traced, items: list[Any]) -> Selection:
     final = _with_new_axes(items, shape, kept, bool(picks))
     if final != shape:
         views.append(Reshaped(final))
-    scalar = not final and any(isinstance(i, (int, Traced)) for i in items) and not keep_array
+    picks_one = not items or any(isinstance(i, (int, Traced)) for i in items)
+    scalar = not final and picks_one and not keep_array
     return Selection(views, final, scalar=scalar)
 
 
@@ -247,7 +300,9 @@ def _owned(index: Any) -> Owned:
     return cast(read(lift(index)), I64), current_scope()
 
 
-def _slice_views(x: Traced, items: list[Any]) -> tuple[list[View], Shape, list[tuple[int, Any]], list[bool]]:
+def _slice_views(
+    x: Traced, items: list[Any]
+) -> tuple[list[View], Shape, list[tuple[int, Any]], list[bool]]:
     """Return views for the slices, the shape they leave, the integer picks per axis, and which axes stay."""
     dims = list(x.type.shape)
     picks: list[tuple[int, Any]] = []
@@ -255,7 +310,9 @@ def _slice_views(x: Traced, items: list[Any]) -> tuple[list[View], Shape, list[t
     start, size, step = [0] * len(dims), list(dims), [1] * len(dims)
     kept = [True] * len(dims)
     places = zip((i for i in items if i is not None), dims, strict=False)
-    some_traced = any(isinstance(i, Traced) or (isinstance(i, int) and isinstance(d, Dim)) for i, d in places)
+    some_traced = any(
+        isinstance(i, Traced) or (isinstance(i, int) and isinstance(d, Dim)) for i, d in places
+    )
     axis = 0
     for item in items:
         if item is None:
@@ -268,7 +325,7 @@ def _slice_views(x: Traced, items: list[Any]) -> tuple[list[View], Shape, list[t
                 dims[axis] = size[axis] = dynamic[-1].size  # type: ignore[attr-defined]
                 start[axis], step[axis] = 0, 1
             else:
-                start[axis], size[axis], step[axis] = bounds  # type: ignore[call-overload]
+                start[axis], size[axis], step[axis] = bounds  # type: ignore[assignment]
         elif isinstance(item, Traced) or some_traced or isinstance(dim, Dim):
             picks.append((axis, _checked(item, axis, dim)))
             kept[axis] = False
@@ -290,13 +347,15 @@ def _checked(item: Any, axis: int, dim: DimLike) -> Any:
 
 def _static_index(item: int, axis: int, dim: Any) -> int:
     if not -dim <= item < dim:
-        raise IndexTypeError(f"index {item} is out of bounds for axis {axis} with size {dim}", location=here())
-    return item % dim
+        raise IndexTypeError(
+            f"index {item} is out of bounds for axis {axis} with size {dim}", location=here()
+        )
+    return item % dim  # type: ignore[no-any-return]
 
 
 def _with_new_axes(items: list[Any], shape: Shape, kept: list[bool], picked: bool) -> Shape:
     """Return the final shape: kept axes in order, with ones where the subscript has None."""
-    left = iter(shape if not picked else shape)
+    left = iter(shape)
     final: list[DimLike] = []
     axis = 0
     for item in items:
@@ -325,7 +384,9 @@ def _static_slice(item: slice, dim: DimLike) -> tuple[DimLike, DimLike, int] | N
     return _symbolic_slice(start, stop, 1 if step is None else step, dim)
 
 
-def _symbolic_slice(start: Any, stop: Any, step: int, dim: Dim) -> tuple[DimLike, DimLike, int] | None:
+def _symbolic_slice(
+    start: Any, stop: Any, step: int, dim: Dim
+) -> tuple[DimLike, DimLike, int] | None:
     if step < 0:
         if start is None and stop is None:
             return dim - 1, (dim - step - 1) // -step, step
@@ -346,12 +407,17 @@ def _bound(b: Any) -> Any:
     if isinstance(b, Traced):
         known = concrete(b)
         if b.dtype.kind not in "iu" or b.ndim:
-            raise IndexTypeError("slice indices must be integers or None or have an __index__ method", location=here())
+            raise IndexTypeError(
+                "slice indices must be integers or None or have an __index__ method",
+                location=here(),
+            )
         return b if known is None else int(known)
     if b is None:
         return None
     if not hasattr(b, "__index__"):
-        raise IndexTypeError("slice indices must be integers or None or have an __index__ method", location=here())
+        raise IndexTypeError(
+            "slice indices must be integers or None or have an __index__ method", location=here()
+        )
     return int(b.__index__())
 
 
@@ -363,12 +429,18 @@ def _dynamic_slice(item: slice, axis: int, dim: DimLike) -> DynamicSliced | Step
     b = current_scope()
     n = b.size(dim)
     zero, one = b.constant(0, I64), b.constant(1, I64)
-    low_limit, high_limit = (zero, n) if step > 0 else (b.constant(-1, I64), b.emit("subtract", n, one))
+    low_limit, high_limit = (
+        (zero, n) if step > 0 else (b.constant(-1, I64), b.emit("subtract", n, one))
+    )
     low = _clamp(item.start, n, low_limit, high_limit, low_limit if step > 0 else high_limit)
     high = _clamp(item.stop, n, low_limit, high_limit, high_limit if step > 0 else low_limit)
     gap = b.emit("subtract", high, low) if step > 0 else b.emit("subtract", low, high)
     if abs(step) != 1:
-        gap = b.emit("floor_divide", b.emit("add", gap, b.constant(abs(step) - 1, I64)), b.constant(abs(step), I64))
+        gap = b.emit(
+            "floor_divide",
+            b.emit("add", gap, b.constant(abs(step) - 1, I64)),
+            b.constant(abs(step), I64),
+        )
     length = b.emit("maximum", gap, zero)
     return DynamicSliced(axis, (low, b), b.as_dim(length), step)
 
@@ -378,12 +450,20 @@ def _stepped_slice(item: slice, step: Traced, axis: int, dim: DimLike) -> Steppe
     b = current_scope()
     n, stride = b.size(dim), cast(read(step), I64)
     zero, one = b.constant(0, I64), b.constant(1, I64)
-    b.node("assert", (b.emit("not_equal", stride, zero),), {"message": "slice step cannot be zero", "error": "ValueError"})
+    b.node(
+        "assert",
+        (b.emit("not_equal", stride, zero),),
+        {"message": "slice step cannot be zero", "error": "ValueError"},
+    )
     forward = b.emit("greater", stride, zero)
     low_limit = b.emit("where", forward, zero, b.constant(-1, I64))
     high_limit = b.emit("where", forward, n, b.emit("subtract", n, one))
-    low = _clamp(item.start, n, low_limit, high_limit, b.emit("where", forward, low_limit, high_limit))
-    high = _clamp(item.stop, n, low_limit, high_limit, b.emit("where", forward, high_limit, low_limit))
+    low = _clamp(
+        item.start, n, low_limit, high_limit, b.emit("where", forward, low_limit, high_limit)
+    )
+    high = _clamp(
+        item.stop, n, low_limit, high_limit, b.emit("where", forward, high_limit, low_limit)
+    )
     # ceil((high - low) / step), the number of steps from low that stay before high
     gap = b.emit("floor_divide", b.emit("subtract", low, high), stride)
     length = b.emit("maximum", b.emit("negative", gap), zero)
@@ -407,21 +487,22 @@ def _clamp(bound: Any, n: Value, low: Value, high: Value, default: Value) -> Val
 
 def _advanced(x: Traced, items: list[Any]) -> Selection:
     items = [i for i in items if i is not Ellipsis]
-    mask = items[0] if len(items) >= 1 and _is_mask(items[0]) and all(_full(i) for i in items[1:]) else None
+    mask = (
+        items[0]
+        if len(items) >= 1 and _is_mask(items[0]) and all(_full(i) for i in items[1:])
+        else None
+    )
     if mask is not None:
         _check_mask(x, mask, 0)
     expanded = _expand_masks(x, items)
     basic = [slice(None) if isinstance(i, (int, Traced)) else i for i in expanded]
     plain = _basic(x, basic)
-    axes, indices, position = [], [], []
-    axis = 0
-    for place, item in enumerate(expanded):
+    axes, indices = [], []
+    for axis, item in enumerate(expanded):
         if isinstance(item, (int, Traced)):
             axes.append(axis)
-            position.append(place)
             indices.append(_index_array(item, axis, plain.shape[axis]))
-        axis += 1
-    adjacent = position == list(range(position[0], position[0] + len(position)))
+    adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     front = axes[0] if adjacent else 0
     return Selection(plain.views, plain.shape, tuple(axes), tuple(indices), front, mask=mask)
 
@@ -462,7 +543,7 @@ def _expand_masks(x: Traced, items: list[Any]) -> list[Any]:
 def _index_array(item: Any, axis: int, dim: DimLike) -> Traced:
     if isinstance(item, int):
         return lift(np.int64(_checked(item, axis, dim)))
-    return item
+    return item  # type: ignore[no-any-return]
 
 
 def take_lower_bound(dim: DimLike) -> int:

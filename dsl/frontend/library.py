@@ -32,7 +32,13 @@ CREATORS: set[Any] = set()
 # Set by the compiler: run a traced meaning on real arrays at once.
 RUN_EAGERLY: list[Callable[..., Any]] = []
 
-_SOURCES: dict[str, tuple[Any, ...]] = {"numpy": (np,), "linalg": (np.linalg,), "fft": (np.fft,), "random": (), "nn": ()}
+_SOURCES: dict[str, tuple[Any, ...]] = {
+    "numpy": (np,),
+    "linalg": (np.linalg,),
+    "fft": (np.fft,),
+    "random": (),
+    "nn": (),
+}
 
 
 def implements(*names: str, namespace: str = "numpy", creates: bool = False) -> Callable[[F], F]:
@@ -68,9 +74,15 @@ def unsupported(function: Any) -> UnsupportedError:
     name = getattr(function, "__name__", str(function))
     known = [n for table in NAMESPACES.values() for n in table]
     close = difflib.get_close_matches(name, known, 1)
-    remedy = f"the nearest supported function is `{close[0]}`" if close else "write it with supported functions"
+    remedy = (
+        f"the nearest supported function is `{close[0]}`"
+        if close
+        else "write it with supported functions"
+    )
     module = (getattr(function, "__module__", None) or "numpy").split(".")[0]
-    return UnsupportedError(f"{module}.{name} is not supported on traced values", location=here(), remedy=remedy)
+    return UnsupportedError(
+        f"{module}.{name} is not supported on traced values", location=here(), remedy=remedy
+    )
 
 
 def call_function(function: Any, args: Any, kwargs: Any) -> Any:

@@ -35,7 +35,10 @@ class TracedList:
     def dsl_unflatten(cls, keys: tuple[Any, ...], children: list[Any]) -> Any:
         """Put the list together; of real arrays, which the caller gets, a plain list."""
         if children and isinstance(children[0], np.ndarray):
-            return [_plain_item(keys[0], [column[k] for column in children]) for k in range(len(children[0]))]
+            return [
+                _plain_item(keys[0], [column[k] for column in children])
+                for k in range(len(children[0]))
+            ]
         return cls(keys[0], children)
 
     def dsl_refill(self, other: TracedList) -> None:
@@ -49,7 +52,10 @@ class TracedList:
 
     def _item(self, leaves: list[Any]) -> Any:
         structure, kinds = self.layout
-        made = [leaf if kind is Kind.ARRAY else fresh(read(leaf), kind) for leaf, kind in zip(leaves, kinds, strict=True)]
+        made = [
+            leaf if kind is Kind.ARRAY else fresh(read(leaf), kind)
+            for leaf, kind in zip(leaves, kinds, strict=True)
+        ]
         return unflatten(structure, made)
 
     def __getitem__(self, key: Any) -> Any:
@@ -71,7 +77,9 @@ class TracedList:
         return leaves
 
     def append(self, item: Any) -> None:
-        self.extend_rows([lift(leaf).reshape((1, *lift(leaf).shape)) for leaf in self._leaves(item)])
+        self.extend_rows(
+            [lift(leaf).reshape((1, *lift(leaf).shape)) for leaf in self._leaves(item)]
+        )
 
     def extend_rows(self, rows: list[Traced]) -> None:
         self.columns = [_glue(column, row) for column, row in zip(self.columns, rows, strict=True)]
@@ -91,11 +99,15 @@ class TracedList:
         return self
 
     def pop(self, index: Any = -1) -> Any:
-        item = self._item([column[index].copy() if column.ndim > 1 else column[index] for column in self.columns])
+        item = self._item(
+            [column[index].copy() if column.ndim > 1 else column[index] for column in self.columns]
+        )
         if isinstance(index, int) and index == -1:
             self.columns = [column[:-1].copy() for column in self.columns]
         else:
-            self.columns = [_glue(column[:index].copy(), column[index:][1:].copy()) for column in self.columns]
+            self.columns = [
+                _glue(column[:index].copy(), column[index:][1:].copy()) for column in self.columns
+            ]
         return item
 
     def clear(self) -> None:
@@ -131,7 +143,10 @@ class TracedList:
 
 def _plain_item(layout: tuple[Structure, tuple[Kind, ...]], leaves: list[Any]) -> Any:
     structure, kinds = layout
-    made = [leaf.item() if kind is Kind.PYTHON else leaf for leaf, kind in zip(leaves, kinds, strict=True)]
+    made = [
+        leaf.item() if kind is Kind.PYTHON else leaf
+        for leaf, kind in zip(leaves, kinds, strict=True)
+    ]
     return unflatten(structure, made)
 
 
@@ -143,12 +158,20 @@ def _glue(column: Any, rows: Any) -> Any:
             f"a list that grows in traced code holds items of one shape, {a.type.shape[1:]}, not {b.type.shape[1:]}",
             location=here(), remedy="pad the items to one size, or loop with `dsl.unroll(range(n))`",
         )  # fmt: skip
-    dtype = np.promote_types(a.dtype, b.dtype) if b.kind is not Kind.PYTHON else a.dtype if a.dtype.kind != "i" or b.dtype.kind == "i" else b.dtype
+    dtype = (
+        np.promote_types(a.dtype, b.dtype)
+        if b.kind is not Kind.PYTHON
+        else a.dtype
+        if a.dtype.kind != "i" or b.dtype.kind == "i"
+        else b.dtype
+    )
     scope = current_scope()
     return fresh(scope.emit("concatenate", cast(read(a), dtype), cast(read(b), dtype), axis=0))
 
 
-def item_layout(items: list[Any], infos: Any) -> tuple[tuple[Structure, tuple[Kind, ...]], list[TensorType]] | None:
+def item_layout(
+    items: list[Any], infos: Any
+) -> tuple[tuple[Structure, tuple[Kind, ...]], list[TensorType]] | None:
     """Return the common layout of a list's items and the types of their leaves, or None if they are not alike."""
     if not items:
         return None
@@ -163,11 +186,16 @@ def item_layout(items: list[Any], infos: Any) -> tuple[tuple[Structure, tuple[Ki
         more = [infos(leaf) for leaf in flatten(item)[0]]
         if any(m is None or m.shape != t.shape for m, t in zip(more, types, strict=True)):
             return None
-        types = [TensorType(np.promote_types(t.dtype, m.dtype), t.shape) for m, t in zip(more, types, strict=True)]
+        types = [
+            TensorType(np.promote_types(t.dtype, m.dtype), t.shape)
+            for m, t in zip(more, types, strict=True)
+        ]
     return (structure, tuple(d.kind for d in described)), types
 
 
-def as_traced_list(items: list[Any], layout: tuple[Structure, tuple[Kind, ...]], types: list[TensorType]) -> TracedList:
+def as_traced_list(
+    items: list[Any], layout: tuple[Structure, tuple[Kind, ...]], types: list[TensorType]
+) -> TracedList:
     """Return a Python list, perhaps empty, as a traced one."""
     scope = current_scope()
     made = TracedList(layout, [])

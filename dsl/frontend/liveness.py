@@ -13,7 +13,9 @@ from typing import Any
 __all__ = ["annotate"]
 
 
-def annotate(statements: list[ast.stmt], reads: Callable[[Any], set[str]], always: set[str]) -> None:
+def annotate(
+    statements: list[ast.stmt], reads: Callable[[Any], set[str]], always: set[str]
+) -> None:
     """Annotate the `if`s and loops among `statements`. `reads` returns the names that nodes read; `always` stay live."""
     _Liveness(reads, always).block(statements, set(always))
 
@@ -31,7 +33,11 @@ class _Liveness:
     def statement(self, node: ast.stmt, live: set[str]) -> set[str]:
         if isinstance(node, ast.If):
             node.dsl_live = live  # type: ignore[attr-defined]
-            return self.reads([node.test]) | self.block(node.body, live) | self.block(node.orelse, live)
+            return (
+                self.reads([node.test])
+                | self.block(node.body, live)
+                | self.block(node.orelse, live)
+            )
         if isinstance(node, (ast.While, ast.For)):
             return self.loop(node, live)
         if isinstance(node, ast.With):
@@ -43,14 +49,18 @@ class _Liveness:
     def loop(self, node: ast.While | ast.For, live: set[str]) -> set[str]:
         head = node.test if isinstance(node, ast.While) else getattr(node, "dsl_guard", None)
         tested = self.reads([head]) if head is not None else set()
-        bound = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)} if isinstance(node, ast.For) else set()
+        bound = (
+            {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+            if isinstance(node, ast.For)
+            else set()
+        )
         around = live | tested
         while True:
             before = around | (self.block(node.body, around) - bound)
             if before == around:
                 break
             around = before
-        node.dsl_live = around  # type: ignore[attr-defined]
+        node.dsl_live = around  # type: ignore[union-attr]
         return around | (self.reads([node.iter]) if isinstance(node, ast.For) else set())
 
     def attempt(self, node: ast.Try, live: set[str]) -> set[str]:

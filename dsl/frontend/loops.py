@@ -18,7 +18,19 @@ from dsl.ir.dims import DimLike
 from dsl.ir.graph import Value
 from dsl.ir.types import I64
 
-__all__ = ["Counted", "NdIndex", "Rows", "Span", "Unrolled", "as_counted", "enumerate_", "range_", "reversed_", "unroll", "zip_"]
+__all__ = [
+    "Counted",
+    "NdIndex",
+    "Rows",
+    "Span",
+    "Unrolled",
+    "as_counted",
+    "enumerate_",
+    "range_",
+    "reversed_",
+    "unroll",
+    "zip_",
+]
 
 
 @runtime_checkable
@@ -79,8 +91,12 @@ class Span:
         return self.start + k * self.step
 
     def reverse(self) -> Span:
-        last = self.start + (lift(self.trips()) - 1 if isinstance(self.trips(), Traced) else self.trips() - 1) * self.step  # type: ignore[operator]
-        return Span(last, last - self.trips() * self.step, -self.step)  # type: ignore[operator]
+        last = (
+            self.start
+            + (lift(self.trips()) - 1 if isinstance(self.trips(), Traced) else self.trips() - 1)
+            * self.step
+        )
+        return Span(last, last - self.trips() * self.step, -self.step)
 
 
 def _at_least_zero(count: Traced) -> Traced:
@@ -153,7 +169,7 @@ class Zipped:
     def trips(self) -> DimLike | Traced:
         counts = [part.trips() for part in self.parts]
         if all(isinstance(c, int) for c in counts):
-            return min(counts)
+            return min(counts)  # type: ignore[no-any-return]
         least = trip_value(counts[0])
         for count in counts[1:]:
             least = current_scope().emit("minimum", least, trip_value(count))
@@ -211,7 +227,21 @@ def enumerate_(items: Any, start: Any = 0) -> Any:
     if counted is None:
         return enumerate(items, start)
     count = counted.trips()
-    return Zipped([Span(start, start + (count if isinstance(count, (int, Traced)) else fresh(current_scope().size(count), Kind.PYTHON)), 1), counted])
+    return Zipped(
+        [
+            Span(
+                start,
+                start
+                + (
+                    count
+                    if isinstance(count, (int, Traced))
+                    else fresh(current_scope().size(count), Kind.PYTHON)
+                ),
+                1,
+            ),
+            counted,
+        ]
+    )
 
 
 def zip_(*items: Any, strict: bool = False) -> Any:

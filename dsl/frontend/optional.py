@@ -68,18 +68,36 @@ def unwrap(x: Any) -> Any:
     return x.get() if isinstance(x, TracedOptional) else x
 
 
+def _unary(apply: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda self: apply(self.get())
+
+
 def _binary(apply: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Any, Any], Any]:
     if reflected:
         return lambda self, other: apply(unwrap(other), self.get())
     return lambda self, other: apply(self.get(), unwrap(other))
 
 
-for _name in "add sub mul truediv floordiv mod pow lshift rshift and or xor matmul".split():
+for _name in [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "lshift",
+    "rshift",
+    "and",
+    "or",
+    "xor",
+    "matmul",
+]:
     _apply = getattr(operator, f"__{_name}__")
     setattr(TracedOptional, f"__{_name}__", _binary(_apply, False))
     setattr(TracedOptional, f"__r{_name}__", _binary(_apply, True))
-for _name in "lt le gt ge eq ne".split():
+for _name in ["lt", "le", "gt", "ge", "eq", "ne"]:
     setattr(TracedOptional, f"__{_name}__", _binary(getattr(operator, _name), False))
-for _name in "neg pos abs invert".split():
-    setattr(TracedOptional, f"__{_name}__", lambda self, apply=getattr(operator, _name): apply(self.get()))
+for _name in ["neg", "pos", "abs", "invert"]:
+    setattr(TracedOptional, f"__{_name}__", _unary(getattr(operator, _name)))
 TracedOptional.__hash__ = object.__hash__  # type: ignore[method-assign]

@@ -16,10 +16,14 @@ __all__ = ["lower_jumps"]
 RESULT, DONE = "dsl__result", "dsl__done"
 
 
-def lower_jumps(statements: list[ast.stmt], error: Callable[[ast.AST, str, str], Exception]) -> list[ast.stmt]:
+def lower_jumps(
+    statements: list[ast.stmt], error: Callable[[ast.AST, str, str], Exception]
+) -> list[ast.stmt]:
     """Return the statements of a function body without jumps."""
     lowered = _Loops(error).block(statements)
-    if not _contains(lowered[:-1], ast.Return) and not (lowered and _inside(lowered[-1], ast.Return)):
+    if not _contains(lowered[:-1], ast.Return) and not (
+        lowered and _inside(lowered[-1], ast.Return)
+    ):
         return lowered
     if not _always_returns(lowered):
         lowered = [*lowered, ast.copy_location(ast.Return(ast.Constant(None)), lowered[-1])]
@@ -58,7 +62,9 @@ def _set(name: str, value: Any, at: ast.AST) -> ast.stmt:
 
 
 def _not(name: str, at: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.UnaryOp(ast.Not(), ast.copy_location(ast.Name(name, ast.Load()), at)), at)
+    return ast.copy_location(
+        ast.UnaryOp(ast.Not(), ast.copy_location(ast.Name(name, ast.Load()), at)), at
+    )
 
 
 def _always_returns(statements: list[ast.stmt]) -> bool:
@@ -122,13 +128,21 @@ class _Loops:
             before = [_set(leave, False, node)]
             self._guard(node, leave)
         if node.orelse:
-            after = [ast.copy_location(ast.If(_not(leave, node), node.orelse, []), node)] if before else node.orelse
+            after = (
+                [ast.copy_location(ast.If(_not(leave, node), node.orelse, []), node)]
+                if before
+                else node.orelse
+            )
         if returns:
             done = ast.copy_location(ast.Name(DONE, ast.Load()), node)
             resume = ast.copy_location(ast.Return(ast.Name(RESULT, ast.Load())), node)
             check = ast.copy_location(ast.If(done, [resume], []), node)
             check.dsl_resume = True  # type: ignore[attr-defined]
-            absent = ast.Call(ast.Attribute(ast.Name("dsl__", ast.Load()), "undefined", ast.Load()), [ast.Constant(RESULT)], [])
+            absent = ast.Call(
+                ast.Attribute(ast.Name("dsl__", ast.Load()), "undefined", ast.Load()),
+                [ast.Constant(RESULT)],
+                [],
+            )
             forget = _set(RESULT, ast.copy_location(absent, node), node)
             before, after = [_set(DONE, False, node), forget, *before], [check, *after]
         node.body, node.orelse = body, []
@@ -137,7 +151,9 @@ class _Loops:
     @staticmethod
     def _guard(node: ast.While | ast.For, leave: str) -> None:
         if isinstance(node, ast.While):
-            node.test = ast.copy_location(ast.BoolOp(ast.And(), [_not(leave, node.test), node.test]), node.test)
+            node.test = ast.copy_location(
+                ast.BoolOp(ast.And(), [_not(leave, node.test), node.test]), node.test
+            )
         else:
             node.dsl_guard = _not(leave, node.iter)  # type: ignore[attr-defined]
 
@@ -218,7 +234,12 @@ class _Returns:
 
     @staticmethod
     def wrapped(statements: list[ast.stmt], at: ast.stmt) -> ast.stmt:
-        return ast.copy_location(ast.If(ast.copy_location(ast.Constant(True), at), [_set(DONE, False, at), *statements], []), at)
+        return ast.copy_location(
+            ast.If(
+                ast.copy_location(ast.Constant(True), at), [_set(DONE, False, at), *statements], []
+            ),
+            at,
+        )
 
     def unless_done(self, rest: list[ast.stmt], at: ast.stmt) -> list[ast.stmt]:
         return [ast.copy_location(ast.If(_not(DONE, at), self.block(rest), []), at)] if rest else []
@@ -240,7 +261,11 @@ class _Returns:
                 return [*result, _set(RESULT, value, statement), _set(DONE, True, statement)]
             if _contains([statement], ast.Return):
                 rest = self.flagged_block(statements[k + 1 :])
-                guard = [ast.copy_location(ast.If(_not(DONE, statement), rest, []), statement)] if rest else []
+                guard = (
+                    [ast.copy_location(ast.If(_not(DONE, statement), rest, []), statement)]
+                    if rest
+                    else []
+                )
                 return [*result, *self.flagged(statement), *guard]
             result.append(statement)
         return result

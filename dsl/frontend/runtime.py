@@ -20,18 +20,41 @@ import numpy as np
 from dsl.errors import NonConcreteError, SourceError, UnsupportedError
 from dsl.frontend import control, indexing, loops, ufuncs
 from dsl.frontend.convert import convert, is_converted
-from dsl.frontend.lists import TracedList
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
+from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
 from dsl.frontend.state import Undefined
 from dsl.frontend.text import TracedText, print_, to_text
-from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, concrete, constant, fresh, lift, read, size_number
+from dsl.frontend.traced import (
+    _FUNCTIONS,
+    Kind,
+    Traced,
+    cast,
+    concrete,
+    constant,
+    fresh,
+    lift,
+    read,
+    size_number,
+)
 from dsl.ir.types import BOOL, I64, TensorType
 
 __all__ = ["Runtime", "call", "converted"]
 
-_NOT_CONVERTED = {"numpy", "dsl", "scipy", "ml_dtypes", "numba", "jax", "torch", "cupy", "_pytest", "pytest", *sys.stdlib_module_names}
+_NOT_CONVERTED = {
+    "numpy",
+    "dsl",
+    "scipy",
+    "ml_dtypes",
+    "numba",
+    "jax",
+    "torch",
+    "cupy",
+    "_pytest",
+    "pytest",
+    *sys.stdlib_module_names,
+}
 _NOT_CONVERTED -= {"__main__", "this", "antigravity"}
 _AUGMENTED: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv, "FloorDiv": operator.ifloordiv,
@@ -85,7 +108,11 @@ class Runtime:
     def setattr(self, obj: Any, name: str, value: Any) -> None:
         """Assign an attribute; regions remember the old value."""
         trace = current_trace()
-        if trace is not None and not hasattr(obj, "__dataclass_fields__") and not isinstance(obj, Traced):
+        if (
+            trace is not None
+            and not hasattr(obj, "__dataclass_fields__")
+            and not isinstance(obj, Traced)
+        ):
             old = getattr(obj, name, Undefined(name))
             scope = trace.scopes[-1]
             scope.attributes.setdefault((id(obj), name), (obj, name, old))
@@ -142,7 +169,11 @@ class Runtime:
             if value.ndim == 0:
                 raise TypeError("cannot unpack non-iterable value of rank 0")
             if isinstance(value.type.shape[0], int) and value.type.shape[0] != count:
-                many = "too many values to unpack" if value.type.shape[0] > count else "not enough values to unpack"
+                many = (
+                    "too many values to unpack"
+                    if value.type.shape[0] > count
+                    else "not enough values to unpack"
+                )
                 raise ValueError(f"{many} (expected {count})")
             return [value[k] for k in range(count)]
         return value
@@ -220,7 +251,9 @@ class Runtime:
             return
         text, values = to_text(message()) if message else ("", [])
         current_scope().node(
-            "assert", (chosen, *(read(v) for v in values)), {"message": text, "error": "AssertionError"}
+            "assert",
+            (chosen, *(read(v) for v in values)),
+            {"message": text, "error": "AssertionError"},
         )
 
     def raise_(self, error: Any, cause: Any) -> None:
@@ -320,7 +353,15 @@ def conditional(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]
     def run(thunk: Callable[[], Any]) -> Callable[[], None]:
         return lambda: put([thunk()])
 
-    control.if_(fresh(chosen, Kind.PYTHON), run(then), run(otherwise), lambda: list(box), put, ("dsl__value",), 1)
+    control.if_(
+        fresh(chosen, Kind.PYTHON),
+        run(then),
+        run(otherwise),
+        lambda: list(box),
+        put,
+        ("dsl__value",),
+        1,
+    )
     if isinstance(box[0], Undefined):
         box[0].fail()
     return box[0]
@@ -348,7 +389,13 @@ def _truth_of(thunk: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: _truth(thunk())
 
 
-def _traced_logic(value: Any, chosen: Traced, thunk: Callable[[], Any], rest: tuple[Callable[[], Any], ...], all_of: bool) -> Any:
+def _traced_logic(
+    value: Any,
+    chosen: Traced,
+    thunk: Callable[[], Any],
+    rest: tuple[Callable[[], Any], ...],
+    all_of: bool,
+) -> Any:
     """Short-circuit: the second operand is evaluated only where Python would."""
 
     def more() -> Any:
@@ -377,7 +424,9 @@ def _contains(items: Any, item: Any) -> Any:
         hits = [item == other for other in items if not isinstance(other, str)]
         return functools.reduce(operator.or_, hits) if hits else False
     if isinstance(items, (list, tuple)) and has_traced(items):
-        return functools.reduce(operator.or_, [other == item for other in items], constant(False, kind=Kind.PYTHON))
+        return functools.reduce(
+            operator.or_, [other == item for other in items], constant(False, kind=Kind.PYTHON)
+        )
     return item in items
 
 
@@ -401,9 +450,16 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
-    if args and isinstance(args[0], TracedList) and fn in _LIST_FUNCTIONS and len(args[0].columns) == 1:
+    if (
+        args
+        and isinstance(args[0], TracedList)
+        and fn in _LIST_FUNCTIONS
+        and len(args[0].columns) == 1
+    ):
         return _LIST_FUNCTIONS[fn](args[0].array(), *args[1:], **kwargs)
-    if any(isinstance(a, TracedList) for a in args) and (meaning is not None or isinstance(fn, np.ufunc)):
+    if any(isinstance(a, TracedList) for a in args) and (
+        meaning is not None or isinstance(fn, np.ufunc)
+    ):
         args = tuple(a.array() if isinstance(a, TracedList) else a for a in args)
     if meaning is not None:
         if fn in CREATORS or has_traced(args) or has_traced(kwargs) or _has_array(args):
@@ -430,7 +486,11 @@ def _joined(array: Traced, axis: int = 0) -> Traced:
     return moved.reshape(merged)  # type: ignore[no-any-return]
 
 
-_LIST_FUNCTIONS: dict[Any, Callable[..., Any]] = {np.stack: _stacked, np.vstack: lambda a: a if a.ndim > 1 else a.reshape(-1, 1), np.concatenate: _joined}
+_LIST_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.stack: _stacked,
+    np.vstack: lambda a: a if a.ndim > 1 else a.reshape(-1, 1),
+    np.concatenate: _joined,
+}
 
 
 def _has_array(args: Any) -> bool:
@@ -439,7 +499,11 @@ def _has_array(args: Any) -> bool:
 
 def _adopt(result: Any) -> Any:
     """Make an array that plain Python returned a traced constant."""
-    if isinstance(result, np.ndarray) and result.dtype.kind in "biufc" and current_trace() is not None:
+    if (
+        isinstance(result, np.ndarray)
+        and result.dtype.kind in "biufc"
+        and current_trace() is not None
+    ):
         return constant(result)
     return result
 
@@ -455,7 +519,9 @@ def _call_ufunc(fn: np.ufunc, args: Any, kwargs: Any) -> Any:
 
 def _scipy_ufunc(fn: np.ufunc) -> Callable[..., Any] | None:
     name = {"gammaln": "lgamma", "psi": "digamma", "expit": "_expit"}.get(fn.__name__, fn.__name__)
-    if name not in ("erf", "erfc", "lgamma", "digamma", "erfinv", "gamma", "_expit") or hasattr(np, fn.__name__):
+    if name not in ("erf", "erfc", "lgamma", "digamma", "erfinv", "gamma", "_expit") or hasattr(
+        np, fn.__name__
+    ):
         return None
 
     def apply(x: Any) -> Any:
@@ -463,7 +529,7 @@ def _scipy_ufunc(fn: np.ufunc) -> Callable[..., Any] | None:
 
         traced = lift(x)
         operand = traced if traced.dtype.kind == "f" else traced.astype(float)
-        return 1 / (1 + np.exp(-operand)) if name == "_expit" else emit(name, operand)  # type: ignore[arg-type,operator]
+        return 1 / (1 + np.exp(-operand)) if name == "_expit" else emit(name, operand)
 
     return apply
 
@@ -471,14 +537,22 @@ def _scipy_ufunc(fn: np.ufunc) -> Callable[..., Any] | None:
 def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     if is_converted(fn) or not _is_users(fn):
         _refuse_random(fn)
-        if not is_converted(fn) and (getattr(fn, "__module__", "") or "").split(".")[0] == "numpy" and has_traced(args):
+        if (
+            not is_converted(fn)
+            and (getattr(fn, "__module__", "") or "").split(".")[0] == "numpy"
+            and has_traced(args)
+        ):
             try:
                 return fn(*args, **kwargs)
             except NonConcreteError:
                 raise unsupported(fn) from None
         return fn(*args, **kwargs)
     inner = getattr(fn, "__wrapped__", None)
-    if inner is not None and isinstance(inner, types.FunctionType) and fn.__code__.co_filename == __file__:
+    if (
+        inner is not None
+        and isinstance(inner, types.FunctionType)
+        and fn.__code__.co_filename == __file__
+    ):
         fn = inner
     return converted(fn)(*args, **kwargs)
 
@@ -503,15 +577,16 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     """Make an instance; a Python `__init__` of the user's is converted."""
     if issubclass(cls, np.generic) and has_traced(args):
         return lift(args[0]).astype(cls) if args else cls()
-    init = cls.__dict__.get("__init__") if isinstance(cls, type) else None
-    plain = type(cls) is type and cls.__new__ is object.__new__ and isinstance(init, types.FunctionType)
-    if not plain or not _is_users(init) or hasattr(cls, "__dataclass_fields__"):  # type: ignore[arg-type]
+    init = cls.__dict__.get("__init__")
+    new: Any = cls.__new__
+    plain = type(cls) is type and new is object.__new__ and not hasattr(cls, "__dataclass_fields__")
+    if not plain or not isinstance(init, types.FunctionType) or not _is_users(init):
         return cls(*args, **kwargs)
     try:
-        made = converted(init)  # type: ignore[arg-type]
+        made = converted(init)
     except SourceError:
         return cls(*args, **kwargs)
-    obj = object.__new__(cls)
+    obj: Any = object.__new__(cls)
     made(obj, *args, **kwargs)
     return obj
 
@@ -526,8 +601,12 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(method, types.FunctionType) and _is_users(method):
         return call(method, fn, *args, **kwargs)
     owner = getattr(fn, "__self__", None)
-    if type(owner).__module__.startswith("numpy.random") or (getattr(fn, "__module__", None) or "").startswith("numpy.random"):
-        _refuse_random(types.SimpleNamespace(__module__="numpy.random", __name__=getattr(fn, "__name__", "")))
+    if type(owner).__module__.startswith("numpy.random") or (
+        getattr(fn, "__module__", None) or ""
+    ).startswith("numpy.random"):
+        _refuse_random(
+            types.SimpleNamespace(__module__="numpy.random", __name__=getattr(fn, "__name__", ""))
+        )
     return _adopt(fn(*args, **kwargs))
 
 
@@ -566,7 +645,13 @@ def _complex(*args: Any, **kwargs: Any) -> Any:
     if len(args) != 2 or not has_traced(args):
         return _to_number(complex, np.dtype(complex))(*args, **kwargs)
     real, imag = (_to_number(float, np.dtype(float))(x) for x in args)
-    return fresh(current_scope().emit("complex", *(read(lift(float(x) if not isinstance(x, Traced) else x)) for x in (real, imag))), Kind.PYTHON)
+    return fresh(
+        current_scope().emit(
+            "complex",
+            *(read(lift(float(x) if not isinstance(x, Traced) else x)) for x in (real, imag)),
+        ),
+        Kind.PYTHON,
+    )
 
 
 def _bool(*args: Any) -> Any:
@@ -576,7 +661,9 @@ def _bool(*args: Any) -> Any:
     return chosen if isinstance(chosen, bool) else fresh(chosen, Kind.PYTHON)
 
 
-def _extreme(plain: Callable[..., Any], pick: Callable[[Any, Any], Any], name: str) -> Callable[..., Any]:
+def _extreme(
+    plain: Callable[..., Any], pick: Callable[[Any, Any], Any], name: str
+) -> Callable[..., Any]:
     def choose(*args: Any, key: Any = None, **kwargs: Any) -> Any:
         items = list(args[0]) if len(args) == 1 and not (isinstance(args[0], Traced)) else args
         if key is not None:
@@ -591,11 +678,17 @@ def _extreme(plain: Callable[..., Any], pick: Callable[[Any, Any], Any], name: s
     return choose
 
 
-def _extreme_by_key(items: Any, key: Any, pick: Callable[[Any, Any], Any], plain: Callable[..., Any]) -> Any:
+def _extreme_by_key(
+    items: Any, key: Any, pick: Callable[[Any, Any], Any], plain: Callable[..., Any]
+) -> Any:
     """`max(items, key=f)` where the keys may be traced."""
     pairs = [(call(key, item), item) for item in items]
     if not pairs or not has_traced([k for k, _ in pairs]):
-        return plain(range(len(pairs)), key=lambda j: pairs[j][0]) if not pairs else pairs[plain(range(len(pairs)), key=lambda j: pairs[j][0])][1]
+        return (
+            plain(range(len(pairs)), key=lambda j: pairs[j][0])
+            if not pairs
+            else pairs[plain(range(len(pairs)), key=lambda j: pairs[j][0])][1]
+        )
     best = functools.reduce(lambda a, b: conditional(pick(b[0], a[0]), lambda: b, lambda: a), pairs)
     return best[1]
 
@@ -613,12 +706,20 @@ def _sum(items: Any, start: Any = 0) -> Any:
 
 def _any(items: Any) -> Any:
     items = list(items)
-    return _logic(items[0], tuple(lambda x=x: x for x in items[1:]), False) if has_traced(items) else any(items)
+    return _logic(items[0], _thunks(items[1:]), False) if has_traced(items) else any(items)
 
 
 def _all(items: Any) -> Any:
     items = list(items)
-    return _logic(items[0], tuple(lambda x=x: x for x in items[1:]), True) if has_traced(items) else all(items)
+    return _logic(items[0], _thunks(items[1:]), True) if has_traced(items) else all(items)
+
+
+def _thunks(items: list[Any]) -> tuple[Callable[[], Any], ...]:
+    return tuple(functools.partial(_same, item) for item in items)
+
+
+def _same(item: Any) -> Any:
+    return item
 
 
 def _pow(base: Any, exponent: Any, modulus: Any = None) -> Any:
@@ -626,7 +727,9 @@ def _pow(base: Any, exponent: Any, modulus: Any = None) -> Any:
         return base**exponent
     if not has_traced((base, exponent, modulus)):
         return pow(base, exponent, modulus)
-    raise UnsupportedError("pow() with three traced arguments", location=here(), remedy="write the loop of squarings")
+    raise UnsupportedError(
+        "pow() with three traced arguments", location=here(), remedy="write the loop of squarings"
+    )
 
 
 def _map(fn: Any, *items: Any) -> Any:
@@ -700,7 +803,9 @@ def _check_domain(name: str, x: Any) -> None:
     """Where `math` raises and NumPy gives NaN, the program raises."""
     if name in _DOMAINS and isinstance(x, Traced):
         inside = read(_DOMAINS[name](fresh(read(x), Kind.SCALAR)))
-        current_scope().node("assert", (inside,), {"message": "math domain error", "error": "ValueError"})
+        current_scope().node(
+            "assert", (inside,), {"message": "math domain error", "error": "ValueError"}
+        )
 
 
 def _math(name: str, ufunc: Callable[..., Any]) -> None:
@@ -716,9 +821,30 @@ def _math(name: str, ufunc: Callable[..., Any]) -> None:
     _BUILTINS[plain] = apply
 
 
-for _name in (
-    "sqrt exp expm1 log2 log10 log1p sin cos tan sinh cosh tanh fabs hypot copysign degrees radians isnan isinf isfinite cbrt exp2"
-).split():
+for _name in [
+    "sqrt",
+    "exp",
+    "expm1",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "fabs",
+    "hypot",
+    "copysign",
+    "degrees",
+    "radians",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "cbrt",
+    "exp2",
+]:
     if hasattr(math, _name):
         _math(_name, getattr(np, _name))
 for _name, _target in {

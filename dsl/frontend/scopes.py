@@ -28,7 +28,16 @@ from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait
 from dsl.ir.types import TensorType, ValueType
 
-__all__ = ["Capture", "Scope", "Storage", "Trace", "current_scope", "current_trace", "here", "tracing"]
+__all__ = [
+    "Capture",
+    "Scope",
+    "Storage",
+    "Trace",
+    "current_scope",
+    "current_trace",
+    "here",
+    "tracing",
+]
 
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) for module in (sys.modules["dsl"], np))
 # By id, since hashing a code object reads all of it; `_positions` keeps the code alive.
@@ -46,9 +55,9 @@ _stack = _Stack()
 
 def here() -> Location | None:
     """Return the user's line that is running: the innermost frame outside this library and NumPy."""
-    frame = sys._getframe(1)
+    frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     if frame is None:
         return None
     key = (id(frame.f_code), frame.f_lasti)
@@ -62,11 +71,17 @@ def _locate(frame: Any) -> Location:
     if id(code) not in _positions:
         _positions[id(code)] = (code, list(code.co_positions()))
     line, last, column, end = _positions[id(code)][1][frame.f_lasti // 2]
-    names = [part for part in code.co_qualname.split(".") if not part.startswith(("dsl__", "<locals>"))]
+    names = [
+        part for part in code.co_qualname.split(".") if not part.startswith(("dsl__", "<locals>"))
+    ]
     function = names[-1] if names else code.co_name
     single = line is not None and line == last
     return Location(
-        code.co_filename, line or frame.f_lineno, function, column if single else None, end if single else None
+        code.co_filename,
+        line or frame.f_lineno,
+        function,
+        column if single else None,
+        end if single else None,
     )
 
 
@@ -84,7 +99,18 @@ class Capture:
 class Storage:
     """The contents of a traced array. `origin` is the index of the input that it came from, or None."""
 
-    __slots__ = ("__weakref__", "ambiguous", "defined", "loc", "origin", "scope", "strides", "value", "version", "written")
+    __slots__ = (
+        "__weakref__",
+        "ambiguous",
+        "defined",
+        "loc",
+        "origin",
+        "scope",
+        "strides",
+        "value",
+        "version",
+        "written",
+    )
 
     def __init__(self, value: Value, scope: Scope, origin: int | None = None) -> None:
         self.value, self.scope, self.origin = value, scope, origin
@@ -140,7 +166,9 @@ class Scope(Builder):
         super().__init__(name)
         self.parent = parent
         self.captured: dict[Value, Value] = {}
-        self.replaced: weakref.WeakKeyDictionary[Storage, tuple[Value, Scope]] = weakref.WeakKeyDictionary()
+        self.replaced: weakref.WeakKeyDictionary[Storage, tuple[Value, Scope]] = (
+            weakref.WeakKeyDictionary()
+        )
         self.attributes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self.closed = False
         self._checked: set[tuple[Storage, int]] = set()

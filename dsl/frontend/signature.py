@@ -65,7 +65,9 @@ class Signature:
             )
         self.static = set(static)
 
-    def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, static_level: int = 0) -> Arguments:
+    def take_apart(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, static_level: int = 0
+    ) -> Arguments:
         """Bind a call and describe its leaves; `static_level` 1 makes Python ints static, 2 floats too."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -73,9 +75,13 @@ class Signature:
         dynamic = {name: value for name, value in values.items() if name not in self.static}
         leaves, structure = flatten(dynamic)
         described = tuple(map(self._describe(static_level), leaves))
-        fixed = tuple((name, self._static(name, values[name])) for name in values if name in self.static)
+        fixed = tuple(
+            (name, self._static(name, values[name])) for name in values if name in self.static
+        )
         paths = [_pretty(path) for path, _ in leaves_with_paths(dynamic)]
-        return Arguments(values, structure, leaves, paths, (structure, described, fixed, _aliases(leaves)))
+        return Arguments(
+            values, structure, leaves, paths, (structure, described, fixed, _aliases(leaves))
+        )
 
     @staticmethod
     def _describe(static_level: int) -> Callable[[Any], Leaf]:
@@ -103,16 +109,27 @@ def describe(leaf: Any, static_level: int = 0) -> Leaf:
     """Describe one leaf."""
     if isinstance(leaf, np.ndarray):
         if type(leaf) is not np.ndarray and not isinstance(leaf, np.memmap):
-            raise UnsupportedError(f"an argument is a {type(leaf).__name__}", remedy="pass a plain array: `np.asarray(x)`")
+            raise UnsupportedError(
+                f"an argument is a {type(leaf).__name__}",
+                remedy="pass a plain array: `np.asarray(x)`",
+            )
         dtype = supported_dtype(leaf.dtype)
         return Leaf("array", dtype, leaf.shape, None if leaf.flags.c_contiguous else leaf.strides)
     if isinstance(leaf, np.generic):
-        return Leaf("scalar", supported_dtype(leaf.dtype)) if leaf.dtype.kind in "biufcV" else Leaf("static", value=leaf)
+        return (
+            Leaf("scalar", supported_dtype(leaf.dtype))
+            if leaf.dtype.kind in "biufcV"
+            else Leaf("static", value=leaf)
+        )
     fixed = bool if static_level == 0 else int if static_level == 1 else (int, float, complex)
     if isinstance(leaf, fixed) and not isinstance(leaf, np.generic):
         return Leaf("static", value=_Same(leaf))
     if isinstance(leaf, int):
-        return Leaf("python", np.dtype(np.int64)) if -(2**63) <= leaf < 2**63 else Leaf("static", value=leaf)
+        return (
+            Leaf("python", np.dtype(np.int64))
+            if -(2**63) <= leaf < 2**63
+            else Leaf("static", value=leaf)
+        )
     if isinstance(leaf, (float, complex)):
         return Leaf("python", np.dtype(type(leaf)))
     return Leaf("static", value=_Same(leaf))
@@ -136,7 +153,13 @@ class _Same:
         return plain and (self.item == other.item or self.item != self.item)
 
     def __hash__(self) -> int:
-        return hash(self.item) if isinstance(self.item, _PLAIN) and self.item == self.item else id(type(self.item)) if isinstance(self.item, float) else id(self.item)
+        return (
+            hash(self.item)
+            if isinstance(self.item, _PLAIN) and self.item == self.item
+            else id(type(self.item))
+            if isinstance(self.item, float)
+            else id(self.item)
+        )
 
     def __repr__(self) -> str:
         return repr(self.item)
@@ -145,5 +168,8 @@ class _Same:
 def _aliases(leaves: list[Any]) -> tuple[int, ...]:
     """For each array leaf, the position of the first leaf that is the same object; empty when all differ."""
     first: dict[int, int] = {}
-    places = tuple(first.setdefault(id(leaf), k) if isinstance(leaf, np.ndarray) else k for k, leaf in enumerate(leaves))
+    places = tuple(
+        first.setdefault(id(leaf), k) if isinstance(leaf, np.ndarray) else k
+        for k, leaf in enumerate(leaves)
+    )
     return () if all(k == place for k, place in enumerate(places)) else places

@@ -60,13 +60,19 @@ def _typed_lines(code: types.CodeType) -> Iterator[list[str]]:
     count = readline.get_current_history_length()
     history = [readline.get_history_item(k + 1) or "" for k in range(count)]
     for start in range(count - 1, -1, -1):
-        if f"def {code.co_name}" in history[start] or "lambda" in history[start] or history[start].lstrip().startswith("@"):
+        if (
+            f"def {code.co_name}" in history[start]
+            or "lambda" in history[start]
+            or history[start].lstrip().startswith("@")
+        ):
             yield [line + "\n" for line in history[start:]]
 
 
 def _find(lines: list[str], code: types.CodeType) -> FunctionTree | None:
     for module in _parses(lines, code.co_firstlineno):
-        found = [node for node in ast.walk(module) if _starts_at(node, code) and _same_code(node, code)]
+        found = [
+            node for node in ast.walk(module) if _starts_at(node, code) and _same_code(node, code)
+        ]
         if found:
             return next((node for node in found if _same_columns(node, code)), found[0])  # type: ignore[return-value]
     return None
@@ -75,7 +81,9 @@ def _find(lines: list[str], code: types.CodeType) -> FunctionTree | None:
 def _same_columns(node: ast.AST, code: types.CodeType) -> bool:
     """Tell lambdas on one line apart: the code that returns the body stands where the body does."""
     body = node.body if isinstance(node, ast.Lambda) else None
-    return body is not None and (body.col_offset, body.end_col_offset) in {(p[2], p[3]) for p in code.co_positions()}
+    return body is not None and (body.col_offset, body.end_col_offset) in {
+        (p[2], p[3]) for p in code.co_positions()
+    }
 
 
 def _parses(lines: list[str], first: int) -> Iterator[ast.Module]:
@@ -97,7 +105,11 @@ def _starts_at(node: ast.AST, code: types.CodeType) -> bool:
     if isinstance(node, ast.FunctionDef):
         first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
         return node.name == code.co_name and code.co_firstlineno in (first, node.lineno)
-    return isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
+    return (
+        isinstance(node, ast.Lambda)
+        and code.co_name == "<lambda>"
+        and node.lineno == code.co_firstlineno
+    )
 
 
 def _same_code(node: ast.AST, code: types.CodeType) -> bool:
@@ -125,7 +137,9 @@ def _names(node: ast.AST) -> set[str]:
 
 def _code_names(code: types.CodeType) -> set[str]:
     own = {*code.co_varnames, *code.co_names, *code.co_freevars, *code.co_cellvars}
-    own |= {repr(c) for c in code.co_consts if isinstance(c, (int, float, str)) and not _is_doc_noise(c)}
+    own |= {
+        repr(c) for c in code.co_consts if isinstance(c, (int, float, str)) and not _is_doc_noise(c)
+    }
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             own |= _code_names(const)

@@ -37,10 +37,18 @@ class Undefined:
     def _use(self, *args: Any, **kwargs: Any) -> Any:
         return self.fail()
 
-    __getattr__ = __getitem__ = __setitem__ = __call__ = __iter__ = __len__ = __bool__ = __float__ = __int__ = __index__ = _use
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _use
-    __neg__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __array__ = __matmul__ = __rmatmul__ = _use  # type: ignore[assignment]
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __iadd__ = _use
+    __getattr__ = __getitem__ = __setitem__ = __call__ = __iter__ = __len__ = __bool__ = (
+        __float__
+    ) = __int__ = __index__ = _use
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        __pow__
+    ) = __rpow__ = _use
+    __neg__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __array__ = (
+        __matmul__
+    ) = __rmatmul__ = _use
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __and__ = __or__ = __xor__ = __lshift__ = (
+        __rshift__
+    ) = __iadd__ = _use
     __hash__ = object.__hash__
 
 
@@ -68,7 +76,11 @@ class State:
     """The cells of one block: variables, of which the first `assigned` are assigned in it, and attributes that it assigns."""
 
     def __init__(
-        self, get: Callable[[], list[Any]], put: Callable[[list[Any]], None], names: tuple[str, ...], assigned: int
+        self,
+        get: Callable[[], list[Any]],
+        put: Callable[[list[Any]], None],
+        names: tuple[str, ...],
+        assigned: int,
     ) -> None:
         self._get, self._put, self._names, self.assigned = get, put, names, assigned
         self.attributes: list[tuple[Any, str]] = []
@@ -100,14 +112,19 @@ class State:
 
     def snapshot(self) -> Snapshot:
         """Record the cells."""
-        objects = [*self._get(), *(getattr(obj, name, Undefined(name)) for obj, name in self.attributes)]
+        objects = [
+            *self._get(),
+            *(getattr(obj, name, Undefined(name)) for obj, name in self.attributes),
+        ]
         pairs = [flatten(item) for item in objects]
         then = [list(item) if type(item) is list else item for item in objects]
         return Snapshot(objects, [s for _, s in pairs], [leaves for leaves, _ in pairs], then)
 
     def restore(self, before: Snapshot) -> None:
         """Put every object and the contents of every container back."""
-        for item, structure, leaves in zip(before.objects, before.structures, before.leaves, strict=True):
+        for item, structure, leaves in zip(
+            before.objects, before.structures, before.leaves, strict=True
+        ):
             refill(item, structure, leaves)
         self.put(list(before.objects))
 
@@ -122,7 +139,7 @@ def set_attribute(obj: Any, name: str, value: Any) -> None:
 
 def refill(item: Any, structure: Structure, leaves: list[Any]) -> None:
     """Make a mutable container hold the given leaves again, in place."""
-    if structure.type is None or not structure.children and not isinstance(item, (list, dict)):
+    if structure.type is None or (not structure.children and not isinstance(item, (list, dict))):
         return
     rebuilt = unflatten(structure, leaves)
     _overwrite(item, rebuilt)
@@ -151,7 +168,11 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
 
 def _keep(old: Any, new: Any) -> Any:
     """Keep the identity of a nested container, with new contents."""
-    mutable = isinstance(old, (list, dict)) or hasattr(old, "__dataclass_fields__") or hasattr(old, "dsl_refill")
+    mutable = (
+        isinstance(old, (list, dict))
+        or hasattr(old, "__dataclass_fields__")
+        or hasattr(old, "dsl_refill")
+    )
     if type(old) is type(new) and mutable:
         _overwrite(old, new)
         return old

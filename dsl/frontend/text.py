@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from dsl.frontend.scopes import current_scope, current_trace
 from dsl.frontend.traced import Traced, read
 
 __all__ = ["TracedText", "print_", "to_text"]
+
+
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {114: repr, 115: str, 97: ascii}
 
 
 class TracedText:
@@ -22,7 +24,8 @@ class TracedText:
     @classmethod
     def join(cls, parts: tuple[Any, ...]) -> Any:
         """Make the text of an f-string: plain when nothing in it is traced."""
-        template, values = "", []
+        template = ""
+        values: list[Traced] = []
         for part in parts:
             value, spec, conversion = part if isinstance(part, tuple) else (part, "", -1)
             if isinstance(value, Traced):
@@ -32,7 +35,7 @@ class TracedText:
                 template += _shift(value, len(values))
                 values += value.values
             else:
-                shown = {114: repr, 115: str, 97: ascii}.get(conversion, lambda x: x)(value)
+                shown = _CONVERSIONS[conversion](value) if conversion in _CONVERSIONS else value
                 template += _escape(format(shown, spec))
         return cls(template, values) if values else template.format()
 
@@ -65,7 +68,13 @@ def to_text(message: Any) -> tuple[str, list[Traced]]:
     return _escape(str(message)), []
 
 
-def print_(*items: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False) -> None:
+def print_(
+    *items: Any,
+    sep: str | None = " ",
+    end: str | None = "\n",
+    file: Any = None,
+    flush: bool = False,
+) -> None:
     """`print`: inside a trace, an effect of the program."""
     if current_trace() is None or file not in (None, sys.stdout):
         print(*items, sep=sep, end=end, file=file, flush=flush)
@@ -80,4 +89,4 @@ def _joined(items: tuple[Any, ...], sep: str) -> Any:
     for k, item in enumerate(items):
         if k:
             yield sep
-        yield (item, "", -1) if isinstance(item, (Traced, TracedText)) else str(item) if not isinstance(item, np.ndarray) else str(item)
+        yield (item, "", -1) if isinstance(item, (Traced, TracedText)) else str(item)

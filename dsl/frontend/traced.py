@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsl.errors import DslError, IndexTypeError, NonConcreteError, ShapeError, TypeRuleError, UnsupportedError
+from dsl.errors import (
+    DslError,
+    IndexTypeError,
+    NonConcreteError,
+    ShapeError,
+    TypeRuleError,
+    UnsupportedError,
+)
 from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here
 from dsl.frontend.views import Bitcast, Part, Reshaped, Transposed, View
 from dsl.ir.dims import Dim, DimLike
@@ -47,9 +54,24 @@ class Traced:
     __array_priority__ = 1000.0
 
     def __init__(
-        self, storage: Storage, views: tuple[View, ...] = (), kind: Kind = Kind.ARRAY, type: TensorType | None = None
+        self,
+        storage: Storage,
+        views: tuple[View, ...] = (),
+        kind: Kind = Kind.ARRAY,
+        type: TensorType | None = None,
     ) -> None:
         self.storage, self.views, self.kind, self._type = storage, views, kind, type
+
+    if TYPE_CHECKING:  # the operators are set below, from tables
+
+        def __add__(self, other: Any) -> Any: ...
+        def __sub__(self, other: Any) -> Any: ...
+        def __mul__(self, other: Any) -> Any: ...
+        def __floordiv__(self, other: Any) -> Any: ...
+        def __mod__(self, other: Any) -> Any: ...
+        def __neg__(self) -> Any: ...
+        def __ne__(self, other: object) -> Any: ...
+        def __eq__(self, other: object) -> Any: ...
 
     # -- what it is --------------------------------------------------------------------------------------------
 
@@ -89,11 +111,11 @@ class Traced:
         return self.size * self.itemsize
 
     @property
-    def T(self) -> Traced:  # noqa: N802
+    def T(self) -> Traced:
         return transpose_view(self, tuple(reversed(range(self.ndim))))
 
     @property
-    def mT(self) -> Traced:  # noqa: N802
+    def mT(self) -> Traced:
         if self.ndim < 2:
             raise ShapeError("matrix transpose with ndim < 2 is undefined", location=here())
         return transpose_view(self, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
@@ -143,7 +165,9 @@ class Traced:
     def strides(self) -> tuple[int, ...]:
         layout = layout_of(self)
         if layout is None:
-            raise UnsupportedError("the strides of an array whose size is known only at run time", location=here())
+            raise UnsupportedError(
+                "the strides of an array whose size is known only at run time", location=here()
+            )
         return layout.strides
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
@@ -186,17 +210,29 @@ class Traced:
 
     def __int__(self) -> int:
         known = concrete(self)
-        return int(known) if known is not None else int(self._refuse("int()", "use `x.astype(int)` or keep the array"))
+        return (
+            int(known)
+            if known is not None
+            else int(self._refuse("int()", "use `x.astype(int)` or keep the array"))
+        )
 
     def __float__(self) -> float:
         known = concrete(self)
         if known is not None:
             return float(known)
-        return float(self._refuse("float(), or a function of `math`", "use the NumPy function, such as `np.sqrt`"))
+        return float(
+            self._refuse(
+                "float(), or a function of `math`", "use the NumPy function, such as `np.sqrt`"
+            )
+        )
 
     def __complex__(self) -> complex:
         known = concrete(self)
-        return complex(known) if known is not None else complex(self._refuse("complex()", "use `x.astype(complex)`"))
+        return (
+            complex(known)
+            if known is not None
+            else complex(self._refuse("complex()", "use `x.astype(complex)`"))
+        )
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.asarray(
@@ -246,7 +282,11 @@ class Traced:
         _UFUNCS["setitem"](self, key, value)
 
     def item(self, *index: Any) -> Any:
-        chosen = self[index[0] if len(index) == 1 and isinstance(index[0], tuple) else index] if index else self.reshape(())
+        chosen = (
+            self[index[0] if len(index) == 1 and isinstance(index[0], tuple) else index]
+            if index
+            else self.reshape(())
+        )
         if index and self.ndim > 1 and len(index) == 1 and not isinstance(index[0], tuple):
             chosen = self.reshape(-1)[index[0]]
         return fresh(read(chosen), Kind.PYTHON)
@@ -266,7 +306,14 @@ class Traced:
     def __deepcopy__(self, memo: Any) -> Traced:
         return self.copy()
 
-    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True) -> Traced:
+    def astype(
+        self,
+        dtype: Any,
+        order: str = "K",
+        casting: str = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Traced:
         target = supported_dtype(dtype)
         if not np.can_cast(self.dtype, target, casting=casting):  # type: ignore[arg-type]
             raise TypeRuleError(
@@ -307,7 +354,9 @@ class Traced:
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         return transpose_view(self, tuple(int(a) % max(self.ndim, 1) for a in order))
 
-    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
+    def sort(
+        self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None
+    ) -> None:
         self[...] = _FUNCTIONS["sort"](self, axis=axis)
 
     def partition(self, kth: Any, axis: int = -1, kind: Any = None, order: Any = None) -> None:
@@ -340,10 +389,38 @@ def _method(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in (
-    "all any argmax argmin argpartition argsort choose clip cumprod cumsum diagonal dot max mean min nonzero "
-    "prod ptp repeat round searchsorted squeeze std sum swapaxes take trace var conj conjugate"
-).split():
+for _name in [
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "argpartition",
+    "argsort",
+    "choose",
+    "clip",
+    "cumprod",
+    "cumsum",
+    "diagonal",
+    "dot",
+    "max",
+    "mean",
+    "min",
+    "nonzero",
+    "prod",
+    "ptp",
+    "repeat",
+    "round",
+    "searchsorted",
+    "squeeze",
+    "std",
+    "sum",
+    "swapaxes",
+    "take",
+    "trace",
+    "var",
+    "conj",
+    "conjugate",
+]:
     setattr(Traced, _name, _method(_name))
 
 
@@ -394,7 +471,11 @@ for _name, _ufunc in _UNARY.items():
 
 def _round(self: Traced, digits: int | None = None) -> Any:
     rounded = _FUNCTIONS["round"](self, digits or 0)
-    return fresh(cast(read(rounded), I64), Kind.PYTHON) if digits is None and self.kind is not Kind.ARRAY else rounded
+    return (
+        fresh(cast(read(rounded), I64), Kind.PYTHON)
+        if digits is None and self.kind is not Kind.ARRAY
+        else rounded
+    )
 
 
 Traced.__round__ = _round  # type: ignore[attr-defined]
@@ -496,7 +577,9 @@ def default_dtype(x: Any) -> np.dtype:
         return BOOL
     if isinstance(x, int):
         if not -(2**63) <= x < 2**64:
-            raise OverflowError(f"the Python integer {x} does not fit into 64 bits, which traced Python integers have")
+            raise OverflowError(
+                f"the Python integer {x} does not fit into 64 bits, which traced Python integers have"
+            )
         return I64 if x < 2**63 else BY_NAME["u64"]
     return BY_NAME["f64" if isinstance(x, float) else "c128"]
 
@@ -532,7 +615,7 @@ def supported_dtype(dtype: Any) -> np.dtype:
             location=here(),
             remedy=f"use one of {', '.join(map(str, DTYPES))}",
         )
-    return native
+    return native  # type: ignore[no-any-return]
 
 
 def size_number(dim: DimLike) -> Traced:
@@ -547,12 +630,16 @@ def as_dim(x: Any) -> DimLike:
         if known is not None and x.dtype.kind in "iu":
             return int(known)
         if x.dtype.kind not in "iu" or x.ndim:
-            raise TypeRuleError(f"a {x.dtype} value cannot be interpreted as an integer size", location=here())
+            raise TypeRuleError(
+                f"a {x.dtype} value cannot be interpreted as an integer size", location=here()
+            )
         return current_scope().as_dim(cast(read(x), I64))
     if isinstance(x, Dim):
         return x
     if isinstance(x, (bool, float, complex, np.floating)):
-        raise TypeRuleError(f"'{type(x).__name__}' object cannot be interpreted as an integer", location=here())
+        raise TypeRuleError(
+            f"'{type(x).__name__}' object cannot be interpreted as an integer", location=here()
+        )
     return int(x)
 
 
@@ -589,7 +676,13 @@ def _evaluate(value: Value, known: dict[Value, Any], budget: list[int]) -> Any:
         return known[value]
     node = value.node
     budget[0] -= 1
-    if node.op.name == "param" or node.regions or budget[0] < 0 or not value.tensor.is_static() or not node.op.traits:
+    if (
+        node.op.name == "param"
+        or node.regions
+        or budget[0] < 0
+        or not value.tensor.is_static()
+        or not node.op.traits
+    ):
         return None
     if size_of(value.shape) > 100_000:  # type: ignore[operator]
         return None
@@ -617,13 +710,16 @@ def layout_of(traced: Traced) -> np.ndarray | None:
     strides = traced.storage.strides
     if strides is None:
         sizes = [int(d) for d in type.shape]  # type: ignore[arg-type]
-        strides = tuple(int(np.prod(sizes[k + 1 :], dtype=np.int64)) * type.dtype.itemsize for k in range(len(sizes)))
-    layout: Any = np.lib.stride_tricks.as_strided(blank, type.shape, strides)
+        strides = tuple(
+            int(np.prod(sizes[k + 1 :], dtype=np.int64)) * type.dtype.itemsize
+            for k in range(len(sizes))
+        )
+    layout: Any = np.lib.stride_tricks.as_strided(blank, type.shape, strides)  # type: ignore[arg-type]
     for view in traced.views:
         layout = view.of(layout)
         if layout is None:
             return None
-    return layout
+    return layout  # type: ignore[no-any-return]
 
 
 def reshape(traced: Traced, shape: Any, order: str = "C") -> Traced:
@@ -664,7 +760,11 @@ def complete_shape(old: Shape, shape: Any) -> Shape:
         if rest == 0 or (isinstance(total, int) and isinstance(rest, int) and total % rest):
             raise _cannot_reshape(total, dims)
         dims[unknown[0]] = total // rest
-    elif isinstance(total, int) and isinstance(size_of(tuple(dims)), int) and size_of(tuple(dims)) != total:
+    elif (
+        isinstance(total, int)
+        and isinstance(size_of(tuple(dims)), int)
+        and size_of(tuple(dims)) != total
+    ):
         raise _cannot_reshape(total, dims)
     return tuple(dims)
 
@@ -695,5 +795,13 @@ def normalise_axis(axis: Any, rank: int) -> int:
     return position % rank if rank else 0
 
 
-__all__ += ["complete_shape", "emit_many", "layout_of", "normalise_axis", "reshape", "size_number", "transpose_view"]
+__all__ += [
+    "complete_shape",
+    "emit_many",
+    "layout_of",
+    "normalise_axis",
+    "reshape",
+    "size_number",
+    "transpose_view",
+]
 _ = IndexTypeError

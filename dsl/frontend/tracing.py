@@ -45,7 +45,9 @@ class TracedFunction:
     captures: list[Capture]
     guards: list[tuple[Any, Any, Any]]
     result: tuple[Structure, list[Source]]
-    written: list[tuple[int, int]]  # (input, output): copied back into the caller's array after a successful run
+    written: list[
+        tuple[int, int]
+    ]  # (input, output): copied back into the caller's array after a successful run
     containers: list[tuple[int, Structure, list[Source]]]  # argument containers to refill
     attributes: list[tuple[Any, str, Structure, list[Source]]]
     keep: list[Any] = field(default_factory=list)
@@ -59,7 +61,11 @@ class TracedFunction:
         for item in self.captures:
             found = look_up(item.holder, item.key)
             type = item.storage.scope.params[item.storage.origin or 0].tensor
-            if not isinstance(found, np.ndarray) or found.dtype != type.dtype or found.shape != type.shape:
+            if (
+                not isinstance(found, np.ndarray)
+                or found.dtype != type.dtype
+                or found.shape != type.shape
+            ):
                 return f"the captured array `{item.key}` is now {_kind_of(found)}"
         return None
 
@@ -67,14 +73,18 @@ class TracedFunction:
 
     def run(self, execute: Callable[[list[Any]], list[Any]], arguments: Arguments) -> Any:
         """Run the graph on a call's arguments and deliver its results and side effects."""
-        arrays = [arguments.leaves[k] for k in self.inputs] + [look_up(c.holder, c.key) for c in self.captures]
+        arrays = [arguments.leaves[k] for k in self.inputs] + [
+            look_up(c.holder, c.key) for c in self.captures
+        ]
         self._check_written(arrays)
         outputs = _apart(execute(arrays), arrays)
         for source, target in self.written:
             arrays[source][...] = outputs[target]
         deliver = _Delivery(arrays, outputs)
         for k, structure, sources in self.containers:
-            refill(arguments.bound[list(arguments.bound)[k]], structure, [deliver(s) for s in sources])
+            refill(
+                arguments.bound[list(arguments.bound)[k]], structure, [deliver(s) for s in sources]
+            )
         for obj, name, structure, sources in self.attributes:
             setattr(obj, name, unflatten(structure, [deliver(s) for s in sources]))
         structure, sources = self.result
@@ -86,12 +96,17 @@ class TracedFunction:
             if not target.flags.writeable:
                 raise ValueError("assignment destination is read-only")
             for k, other in enumerate(arrays):
-                if k != source and isinstance(other, np.ndarray) and other is not target and np.may_share_memory(target, other):
-                    if np.shares_memory(target, other):
-                        raise AliasError(
-                            "two arguments overlap in memory and one of them is written",
-                            remedy="pass a copy of one of them, or write the result into an array of its own",
-                        )
+                if (
+                    k != source
+                    and isinstance(other, np.ndarray)
+                    and other is not target
+                    and np.may_share_memory(target, other)
+                    and np.shares_memory(target, other)
+                ):
+                    raise AliasError(
+                        "two arguments overlap in memory and one of them is written",
+                        remedy="pass a copy of one of them, or write the result into an array of its own",
+                    )
 
 
 def _apart(outputs: list[Any], inputs: list[Any]) -> list[Any]:
@@ -147,7 +162,9 @@ def look_up(holder: Any, key: Any) -> Any:
 
 
 def _same(found: Any, expected: Any) -> bool:
-    if type(found) is not type(expected) or not isinstance(found, (int, float, complex, str, bytes, tuple, np.generic)):
+    if type(found) is not type(expected) or not isinstance(
+        found, (int, float, complex, str, bytes, tuple, np.generic)
+    ):
         return False
     try:
         return bool(found == expected) or bool(found != found and expected != expected)
@@ -156,10 +173,16 @@ def _same(found: Any, expected: Any) -> bool:
 
 
 def _kind_of(found: Any) -> str:
-    return f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"
+    return (
+        f"{found.dtype}{list(found.shape)}"
+        if isinstance(found, np.ndarray)
+        else f"a {type(found).__name__}"
+    )
 
 
-def trace_call(fn: Callable[..., Any], arguments: Arguments, name: str, symbolic: Any = None) -> TracedFunction:
+def trace_call(
+    fn: Callable[..., Any], arguments: Arguments, name: str, symbolic: Any = None
+) -> TracedFunction:
     """Trace `fn` on arguments of the described kinds."""
     trace = Trace(name)
     with tracing(trace):
@@ -184,14 +207,18 @@ def _make_inputs(trace: Trace, arguments: Arguments, symbolic: Any) -> tuple[lis
     handles: list[Any] = []
     inputs: list[int] = []
     aliases = arguments.key[3]
-    for k, (leaf, described, path) in enumerate(zip(arguments.leaves, arguments.described, arguments.paths, strict=True)):
+    for k, (leaf, described, path) in enumerate(
+        zip(arguments.leaves, arguments.described, arguments.paths, strict=True)
+    ):
         if described.kind == "static":
             trace.outside[id(leaf)] = leaf
             handles.append(leaf)
         elif aliases and aliases[k] != k:
             handles.append(handles[aliases[k]])
         else:
-            handles.append(_make_input(trace, leaf, described, path, symbolic(k) if symbolic else None))
+            handles.append(
+                _make_input(trace, leaf, described, path, symbolic(k) if symbolic else None)
+            )
             inputs.append(k)
     for name, value in arguments.bound.items():
         if value is not None and not is_numeric(value):
@@ -253,7 +280,10 @@ class _Outputs:
         if isinstance(leaf, Undefined):
             leaf.fail()
         if isinstance(leaf, TracedText):
-            raise UnsupportedError("a string with traced values in it cannot be returned", remedy="return the values and format them in the caller")
+            raise UnsupportedError(
+                "a string with traced values in it cannot be returned",
+                remedy="return the values and format them in the caller",
+            )
         if not isinstance(leaf, Traced):
             array = leaf if isinstance(leaf, np.ndarray) else None
             if array is not None and id(array) in self.trace.by_array:
@@ -270,10 +300,12 @@ class _Outputs:
             return Source("input", leaf.storage.origin, leaf.views)
         return Source("output", self.add(leaf.storage.get(), id(leaf.storage)), leaf.views)
 
-
     def either(self, leaf: Either) -> Source:
         """Describe a result of which the run decides the structure."""
-        sides = {k: (self.trace.structures[k][0], [self.source(x) for x in leaves]) for k, leaves in leaf.alternatives.items()}
+        sides = {
+            k: (self.trace.structures[k][0], [self.source(x) for x in leaves])
+            for k, leaves in leaf.alternatives.items()
+        }
         return Source("either", value=(self.source(leaf.chosen), sides))
 
 
@@ -284,7 +316,12 @@ def _static_views(traced: Traced) -> bool:
 
 
 def _finish(
-    trace: Trace, arguments: Arguments, inputs: list[int], result: Any, tree: dict[str, Any], before: dict[str, Any]
+    trace: Trace,
+    arguments: Arguments,
+    inputs: list[int],
+    result: Any,
+    tree: dict[str, Any],
+    before: dict[str, Any],
 ) -> TracedFunction:
     outputs = _Outputs(trace)
     leaves, structure = flatten(result)
@@ -299,23 +336,39 @@ def _finish(
     if len(trace.scopes) != 1:
         raise InternalError("a region was left open while tracing", location=None)
     captures = sorted(trace.captures.values(), key=lambda c: c.storage.origin or 0)
-    guards = [g for g in trace.guards.values()]
-    return TracedFunction(graph, inputs, captures, guards, (structure, sources), written, containers, attributes, trace.keep)
+    guards = list(trace.guards.values())
+    return TracedFunction(
+        graph,
+        inputs,
+        captures,
+        guards,
+        (structure, sources),
+        written,
+        containers,
+        attributes,
+        trace.keep,
+    )
 
 
 def _input_storages(trace: Trace) -> list[tuple[int, Storage]]:
-    found = {t.storage.origin: t.storage for t in trace.by_array.values() if t.storage.origin is not None}
+    found = {
+        t.storage.origin: t.storage for t in trace.by_array.values() if t.storage.origin is not None
+    }
     return sorted(found.items())
 
 
-def _changed_containers(arguments: Arguments, tree: dict[str, Any], before: dict[str, Any], outputs: _Outputs) -> list[Any]:
+def _changed_containers(
+    arguments: Arguments, tree: dict[str, Any], before: dict[str, Any], outputs: _Outputs
+) -> list[Any]:
     changed = []
     for name, value in tree.items():
         leaves, structure = flatten(value)
         old_leaves, old_structure = before[name]
         if structure.type is None or structure.type is type(None):
             continue
-        if structure != old_structure or any(a is not b for a, b in zip(leaves, old_leaves, strict=True)):
+        if structure != old_structure or any(
+            a is not b for a, b in zip(leaves, old_leaves, strict=True)
+        ):
             sources = [outputs.source(leaf) for leaf in leaves]
             changed.append((list(arguments.bound).index(name), structure, sources))
     return changed

@@ -35,7 +35,12 @@ _REDUCTIONS = {
     np.add: "sum", np.multiply: "prod", np.maximum: "max", np.minimum: "min", np.logical_and: "all", np.logical_or: "any",
     np.bitwise_and: "reduce_and", np.bitwise_or: "reduce_or", np.bitwise_xor: "reduce_xor",
 }  # fmt: skip
-_ACCUMULATIONS = {np.add: "cumsum", np.multiply: "cumprod", np.maximum: "cummax", np.minimum: "cummin"}
+_ACCUMULATIONS = {
+    np.add: "cumsum",
+    np.multiply: "cumprod",
+    np.maximum: "cummax",
+    np.minimum: "cummin",
+}
 _SCATTER_MODES = {np.add: "add", np.multiply: "multiply", np.maximum: "max", np.minimum: "min"}
 
 
@@ -51,11 +56,19 @@ def operand_type(x: Any) -> Any:
 
 
 def _is_weak(x: Any) -> bool:
-    return x.kind is Kind.PYTHON if isinstance(x, Traced) else isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic)
+    return (
+        x.kind is Kind.PYTHON
+        if isinstance(x, Traced)
+        else isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic)
+    )
 
 
 def _strong(type_: Any) -> np.dtype:
-    return type_ if isinstance(type_, np.dtype) else {int: I64, float: np.dtype(float), complex: np.dtype(complex)}[type_]
+    return (
+        type_
+        if isinstance(type_, np.dtype)
+        else {int: I64, float: np.dtype(float), complex: np.dtype(complex)}[type_]
+    )
 
 
 def resolve(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any = None) -> tuple[np.dtype, ...]:
@@ -71,23 +84,40 @@ def resolve(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any = None) -> tupl
         return ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), signature=signature)
     except TypeError as error:
         names = ", ".join(str(t) if isinstance(t, np.dtype) else t.__name__ for t in types)
-        raise TypeRuleError(f"ufunc '{ufunc.__name__}' not supported for the input types ({names}): {error}", location=here()) from None
+        raise TypeRuleError(
+            f"ufunc '{ufunc.__name__}' not supported for the input types ({names}): {error}",
+            location=here(),
+        ) from None
 
 
-def apply(ufunc: np.ufunc, *inputs: Any, out: Any = None, where: Any = True, dtype: Any = None, casting: str = "same_kind", **kwargs: Any) -> Any:
+def apply(
+    ufunc: np.ufunc,
+    *inputs: Any,
+    out: Any = None,
+    where: Any = True,
+    dtype: Any = None,
+    casting: str = "same_kind",
+    **kwargs: Any,
+) -> Any:
     """Call a ufunc on operands of which at least one is traced, as NumPy would."""
     if ufunc.signature is not None and ufunc.__name__ in _FUNCTIONS:
         target = out[0] if isinstance(out, tuple) else out
-        return _FUNCTIONS[ufunc.__name__](*inputs, out=target, casting=casting, dtype=dtype, **kwargs)
+        return _FUNCTIONS[ufunc.__name__](
+            *inputs, out=target, casting=casting, dtype=dtype, **kwargs
+        )
     for name in ("subok", "order"):
         kwargs.pop(name, None)
     if kwargs:
         raise UnsupportedError(f"{ufunc.__name__} with {', '.join(kwargs)}=", location=here())
     if ufunc not in UFUNC_OPS:
         raise UnsupportedError(
-            f"the ufunc {ufunc.__name__} is not supported", location=here(), remedy=_nearest(ufunc.__name__)
+            f"the ufunc {ufunc.__name__} is not supported",
+            location=here(),
+            remedy=_nearest(ufunc.__name__),
         )
-    inputs = tuple(np.asarray(x) if isinstance(x, (list, tuple)) and not _has_traced(x) else x for x in inputs)
+    inputs = tuple(
+        np.asarray(x) if isinstance(x, (list, tuple)) and not _has_traced(x) else x for x in inputs
+    )
     inputs = tuple(lift(x) if isinstance(x, (list, tuple)) else x for x in inputs)
     loop = resolve(ufunc, inputs, dtype)
     decided = _out_of_range(ufunc, inputs, loop)
@@ -96,7 +126,9 @@ def apply(ufunc: np.ufunc, *inputs: Any, out: Any = None, where: Any = True, dty
     values = broadcast_values([operand(x, t) for x, t in zip(inputs, loop, strict=False)])
     outputs = current_scope().node(UFUNC_OPS[ufunc], values, {}).outputs
     results = tuple(_as_array(v, inputs) for v in outputs)
-    stored = tuple(_store(r, o, where, casting) for r, o in zip(results, _outs(out, len(results)), strict=True))
+    stored = tuple(
+        _store(r, o, where, casting) for r, o in zip(results, _outs(out, len(results)), strict=True)
+    )
     return stored[0] if len(stored) == 1 else stored
 
 
@@ -105,14 +137,20 @@ def _as_array(value: Value, inputs: tuple[Any, ...]) -> Traced:
 
 
 def _has_traced(items: Any) -> bool:
-    return any(_has_traced(x) if isinstance(x, (list, tuple)) else isinstance(x, Traced) for x in items)
+    return any(
+        _has_traced(x) if isinstance(x, (list, tuple)) else isinstance(x, Traced) for x in items
+    )
 
 
 def _nearest(name: str) -> str:
     import difflib
 
     close = difflib.get_close_matches(name, [u.__name__ for u in UFUNC_OPS], 1)
-    return f"the nearest supported function is np.{close[0]}" if close else "write it with supported functions"
+    return (
+        f"the nearest supported function is np.{close[0]}"
+        if close
+        else "write it with supported functions"
+    )
 
 
 def operand(x: Any, dtype: np.dtype) -> Value:
@@ -121,7 +159,11 @@ def operand(x: Any, dtype: np.dtype) -> Value:
         return cast(read(x), dtype)
     if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic):
         with np.errstate(all="ignore"):
-            return current_scope().constant(np.asarray(x, dtype=dtype) if not isinstance(x, complex) or dtype.kind == "c" else dtype.type(x))
+            return current_scope().constant(
+                np.asarray(x, dtype=dtype)
+                if not isinstance(x, complex) or dtype.kind == "c"
+                else dtype.type(x)
+            )
     return cast(read(lift(x)), dtype)
 
 
@@ -130,7 +172,11 @@ def _out_of_range(ufunc: np.ufunc, inputs: tuple[Any, ...], loop: tuple[np.dtype
     if ufunc not in _COMPARISONS or len(inputs) != 2:
         return None
     for k, x in enumerate(inputs):
-        if type(x) is int and loop[k].kind in "iu" and not np.iinfo(loop[k]).min <= x <= np.iinfo(loop[k]).max:
+        if (
+            type(x) is int
+            and loop[k].kind in "iu"
+            and not np.iinfo(loop[k]).min <= x <= np.iinfo(loop[k]).max
+        ):
             other = inputs[1 - k]
             probe = np.zeros((), loop[k])
             answer = bool(ufunc(x, probe) if k == 0 else ufunc(probe, x))
@@ -145,7 +191,10 @@ def broadcast_values(values: list[Value]) -> list[Value]:
     shapes = [v.shape for v in values]
     target = _common_shape(shapes)
     scope = current_scope()
-    return [v if _joins(v.shape, target) else scope.emit("broadcast_to", v, shape=target) for v in values]
+    return [
+        v if _joins(v.shape, target) else scope.emit("broadcast_to", v, shape=target)
+        for v in values
+    ]
 
 
 def _joins(shape: Shape, target: Shape) -> bool:
@@ -173,7 +222,11 @@ def _run_time_shape(a: Shape, b: Shape) -> Shape:
 
 
 def _run_time_dim(a: Any, b: Any) -> Any:
-    if not (isinstance(a, Dim) and isinstance(b, Dim)) or a == b or max(lower_bound(a) or 0, lower_bound(b) or 0) >= 2:
+    if (
+        not (isinstance(a, Dim) and isinstance(b, Dim))
+        or a == b
+        or max(lower_bound(a) or 0, lower_bound(b) or 0) >= 2
+    ):
         return broadcast_shapes((a,), (b,))[0]
     scope = current_scope()
     return scope.as_dim(scope.emit("broadcast_dim", scope.size(a), scope.size(b)))
@@ -189,7 +242,11 @@ def _store(result: Traced, out: Any, where: Any, casting: str = "same_kind") -> 
     if isinstance(out, tuple):
         (out,) = out
     if out is None:
-        return result if where is True else _FUNCTIONS["where"](where, result, _FUNCTIONS["zeros_like"](result))
+        return (
+            result
+            if where is True
+            else _FUNCTIONS["where"](where, result, _FUNCTIONS["zeros_like"](result))
+        )
     target = lift(out)
     if target.kind is not Kind.ARRAY:
         raise TypeRuleError("return arrays must be of ArrayType", location=here())
@@ -245,7 +302,11 @@ def operator(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
 
 def _power(base: Any, exponent: Any) -> Any:
     """NumPy's shortcuts for `x ** 2` and the like with a Python number."""
-    if not isinstance(exponent, (int, float)) or isinstance(exponent, (bool, np.generic)) or not isinstance(base, Traced):
+    if (
+        not isinstance(exponent, (int, float))
+        or isinstance(exponent, (bool, np.generic))
+        or not isinstance(base, Traced)
+    ):
         return None
     if base.kind is not Kind.ARRAY or base.dtype.kind not in "fc":
         return None
@@ -256,7 +317,9 @@ def _power(base: Any, exponent: Any) -> Any:
 def _python_operator(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
     numbers = [lift(x) for x in inputs]
     if ufunc not in (np.bitwise_and, np.bitwise_or, np.bitwise_xor):
-        numbers = [fresh(cast(read(x), I64), Kind.PYTHON) if x.dtype == BOOL else x for x in numbers]
+        numbers = [
+            fresh(cast(read(x), I64), Kind.PYTHON) if x.dtype == BOOL else x for x in numbers
+        ]
     if ufunc in (np.divide, np.floor_divide, np.remainder, np.divmod):
         _check_divisor(numbers[1], ufunc)
     result = apply(ufunc, *numbers)
@@ -271,8 +334,18 @@ def _check_divisor(divisor: Traced, ufunc: np.ufunc) -> None:
     if value.node.op.name == "const" and value.node.attrs["value"].array != 0:
         return
     whole = value.dtype.kind in "iu"
-    what = "integer modulo" if ufunc is np.remainder and whole else "float modulo" if ufunc is np.remainder else (
-        "integer division or modulo" if whole and ufunc is not np.divide else "division" if whole else "float division"
+    what = (
+        "integer modulo"
+        if ufunc is np.remainder and whole
+        else "float modulo"
+        if ufunc is np.remainder
+        else (
+            "integer division or modulo"
+            if whole and ufunc is not np.divide
+            else "division"
+            if whole
+            else "float division"
+        )
     )
     b = current_scope()
     nonzero = b.emit("not_equal", value, b.constant(0, value.dtype))
@@ -308,7 +381,15 @@ def dispatch(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict
     return handler(ufunc, *inputs, **kwargs)
 
 
-def _reduce(ufunc: np.ufunc, x: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False, **kwargs: Any) -> Any:
+def _reduce(
+    ufunc: np.ufunc,
+    x: Any,
+    axis: Any = 0,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    **kwargs: Any,
+) -> Any:
     if ufunc not in _REDUCTIONS:
         raise UnsupportedError(f"np.{ufunc.__name__}.reduce is not supported", location=here())
     function = _FUNCTIONS[_REDUCTIONS[ufunc]]
@@ -337,7 +418,11 @@ def _at(ufunc: np.ufunc, target: Any, indices: Any, values: Any = None) -> None:
     if ufunc is np.subtract:
         ufunc, values = np.add, -lift(values)
     if ufunc not in _SCATTER_MODES:
-        raise UnsupportedError(f"np.{ufunc.__name__}.at is not supported", location=here(), remedy="use np.add.at or a loop")
+        raise UnsupportedError(
+            f"np.{ufunc.__name__}.at is not supported",
+            location=here(),
+            remedy="use np.add.at or a loop",
+        )
     _UFUNCS["scatter"](handle, indices, values, _SCATTER_MODES[ufunc])
 
 
@@ -345,5 +430,13 @@ def _reduceat(ufunc: np.ufunc, *args: Any, **kwargs: Any) -> Any:
     return _UFUNCS["reduceat"](ufunc, *args, **kwargs)
 
 
-_METHODS = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at, "reduceat": _reduceat}
-_UFUNCS.update(dispatch=dispatch, operator=operator, inplace=inplace, broadcast_values=broadcast_values)
+_METHODS: dict[str, Any] = {
+    "reduce": _reduce,
+    "accumulate": _accumulate,
+    "outer": _outer,
+    "at": _at,
+    "reduceat": _reduceat,
+}
+_UFUNCS.update(
+    dispatch=dispatch, operator=operator, inplace=inplace, broadcast_values=broadcast_values
+)

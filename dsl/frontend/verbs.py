@@ -29,7 +29,9 @@ def cond(pred: Any, true_fn: Function, false_fn: Function, *operands: Any) -> An
     >>> cond(True, lambda x: x + 1, lambda x: x, 1)
     2
     """
-    return conditional(pred, lambda: _apply(true_fn, *operands), lambda: _apply(false_fn, *operands))
+    return conditional(
+        pred, lambda: _apply(true_fn, *operands), lambda: _apply(false_fn, *operands)
+    )
 
 
 def _apply(fn: Function, *args: Any) -> Any:
@@ -41,7 +43,9 @@ def switch(index: Any, branches: list[Function], *operands: Any) -> Any:
     first, *rest = branches
     if not rest:
         return _apply(first, *operands)
-    return conditional(index <= 0, lambda: _apply(first, *operands), lambda: switch(index - 1, rest, *operands))
+    return conditional(
+        index <= 0, lambda: _apply(first, *operands), lambda: switch(index - 1, rest, *operands)
+    )
 
 
 class _Box:
@@ -94,7 +98,9 @@ def fori_loop(lower: Any, upper: Any, body_fn: Function, init: Any) -> Any:
     return box.value
 
 
-def scan(f: Function, init: Any, xs: Any = None, length: Any = None, reverse: bool = False) -> tuple[Any, Any]:
+def scan(
+    f: Function, init: Any, xs: Any = None, length: Any = None, reverse: bool = False
+) -> tuple[Any, Any]:
     """Loop over the leading axis: `carry, y = f(carry, x)`; return the last carry and the stacked `y`s."""
     count = _length(xs, length)
     first = _row(xs, 0)
@@ -109,9 +115,15 @@ def _length(xs: Any, length: Any) -> Any:
         if length is None:
             raise ShapeError("scan needs `xs` or `length`", location=here(), remedy="pass length=n")
         return length
-    sizes = {np.shape(leaf)[0] if not isinstance(leaf, Traced) else leaf.shape[0] for leaf in leaves}
+    sizes = {
+        np.shape(leaf)[0] if not isinstance(leaf, Traced) else leaf.shape[0] for leaf in leaves
+    }
     if len({s for s in sizes if isinstance(s, int)}) > 1:
-        raise ShapeError(f"the leading axes of `xs` differ: {sorted(map(str, sizes))}", location=here(), remedy="give them one length")
+        raise ShapeError(
+            f"the leading axes of `xs` differ: {sorted(map(str, sizes))}",
+            location=here(),
+            remedy="give them one length",
+        )
     return next(iter(sizes))
 
 
@@ -126,7 +138,18 @@ def _sample(f: Function, init: Any, first: Any) -> Any:
 def _scan(f: Function, init: Any, xs: Any, count: Any, reverse: bool) -> tuple[Any, Any]:
     """Carry buffers of the results: written at trip `i`, of the size found by tracing the function once before the loop."""
     if isinstance(count, int) and count == 0:
-        _, y = _apply(f, init, map_leaves(lambda leaf: _FUNCTIONS["zeros_like"](leaf[:0].sum(0)) if isinstance(leaf, Traced) else np.zeros_like(leaf[:0].sum(0)), xs))
+        _, y = _apply(
+            f,
+            init,
+            map_leaves(
+                lambda leaf: (
+                    _FUNCTIONS["zeros_like"](leaf[:0].sum(0))
+                    if isinstance(leaf, Traced)
+                    else np.zeros_like(leaf[:0].sum(0))
+                ),
+                xs,
+            ),
+        )
         return init, map_leaves(lambda leaf: _zeros((0, *_shape(leaf)), leaf), y)
     start = count - 1 if reverse else 0
     carry, y = _apply(f, init, _row(xs, start))
@@ -142,7 +165,9 @@ def _scan(f: Function, init: Any, xs: Any, count: Any, reverse: bool) -> tuple[A
             buffer[at] = leaf
         return carry
 
-    carry = fori_loop(1, count, body, carry) if not (isinstance(count, int) and count == 1) else carry
+    carry = (
+        fori_loop(1, count, body, carry) if not (isinstance(count, int) and count == 1) else carry
+    )
     return carry, unflatten(structure, buffers)
 
 
@@ -152,7 +177,9 @@ def _shape(leaf: Any) -> tuple[Any, ...]:
 
 def _zeros(shape: Any, leaf: Any) -> Any:
     dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
-    return _FUNCTIONS["zeros"](shape, dtype) if current_trace() is not None else np.zeros(shape, dtype)
+    return (
+        _FUNCTIONS["zeros"](shape, dtype) if current_trace() is not None else np.zeros(shape, dtype)
+    )
 
 
 def map(f: Function, xs: Any) -> Any:

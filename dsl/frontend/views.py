@@ -16,7 +16,17 @@ from dsl.ir.dims import DimLike
 from dsl.ir.graph import Value
 from dsl.ir.types import I64, Shape
 
-__all__ = ["Bitcast", "DynamicSliced", "Part", "Picked", "Reshaped", "Sliced", "Stepped", "Transposed", "View"]
+__all__ = [
+    "Bitcast",
+    "DynamicSliced",
+    "Part",
+    "Picked",
+    "Reshaped",
+    "Sliced",
+    "Stepped",
+    "Transposed",
+    "View",
+]
 
 Owned = tuple[Value, Scope]
 
@@ -104,7 +114,14 @@ class DynamicSliced:
     step: int
 
     def get(self, b: Scope, base: Value) -> Value:
-        return b.emit("dynamic_slice", base, b.local(*self.start), axis=self.axis, size=self.size, step=self.step)
+        return b.emit(
+            "dynamic_slice",
+            base,
+            b.local(*self.start),
+            axis=self.axis,
+            size=self.size,
+            step=self.step,
+        )
 
     def put(self, b: Scope, base: Value, value: Value) -> Value:
         start = b.local(*self.start)
@@ -192,4 +209,4 @@ class Bitcast:
         return b.emit("bitcast", value, dtype=base.dtype)
 
     def of(self, array: np.ndarray) -> np.ndarray | None:
-        return array.view(self.dtype)
+        return array.view(self.dtype)  # type: ignore[no-any-return]

@@ -49,7 +49,14 @@ class Builder:
         """Return a constant; equal constants are one node."""
         return self.emit("const", value=Literal(np.asarray(array, dtype=dtype)))
 
-    def emit(self, op: Op | str, *inputs: Value, regions: Sequence[Graph] = (), types: Sequence[ValueType] | None = None, **attrs: Any) -> Value:
+    def emit(
+        self,
+        op: Op | str,
+        *inputs: Value,
+        regions: Sequence[Graph] = (),
+        types: Sequence[ValueType] | None = None,
+        **attrs: Any,
+    ) -> Value:
         """Add a node with one output and return that."""
         return self.node(op, inputs, attrs, regions=regions, types=types).output
 
@@ -79,7 +86,9 @@ class Builder:
             return found
         data = given[: len(given) - len(dims)]
         out = self._types(record, data, attrs) if types is None else tuple(types)
-        made = Node(record, given, dict(attrs), out, tuple(regions), before, tuple(dims), loc or self.loc)
+        made = Node(
+            record, given, dict(attrs), out, tuple(regions), before, tuple(dims), loc or self.loc
+        )
         if interning:
             self._interned[key] = made
         if effect:
@@ -95,7 +104,7 @@ class Builder:
             if error.location is None:
                 error.location = self.loc
             raise
-        return tuple(found) if isinstance(found, (tuple, list)) else (found,)  # type: ignore[arg-type]
+        return tuple(found) if isinstance(found, (tuple, list)) else (found,)  # type: ignore[return-value]
 
     # -- effects -----------------------------------------------------------------------------------------------
 
@@ -104,7 +113,9 @@ class Builder:
         return record.has(Trait.EFFECT) or any(region.effects for region in regions)
 
     def _chain(self, record: Op, regions: Sequence[Graph]) -> tuple[Node, ...]:
-        before = [self._last_effect[r] for r in resources_of(record, regions) if r in self._last_effect]
+        before = [
+            self._last_effect[r] for r in resources_of(record, regions) if r in self._last_effect
+        ]
         return tuple(dict.fromkeys(before))
 
     # -- symbolic sizes ----------------------------------------------------------------------------------------
@@ -202,7 +213,12 @@ class Builder:
 def resources_of(record: Op, regions: Sequence[Graph]) -> list[str]:
     """Return the resources that a node of this op with these regions touches."""
     own = [record.resource] if record.has(Trait.EFFECT) else []
-    inner = [r for region in regions for node in region.effects for r in resources_of(node.op, node.regions)]
+    inner = [
+        r
+        for region in regions
+        for node in region.effects
+        for r in resources_of(node.op, node.regions)
+    ]
     return list(dict.fromkeys(own + inner))
 
 

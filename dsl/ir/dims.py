@@ -19,7 +19,18 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Union
 
-__all__ = ["Atom", "Dim", "DimLike", "Symbol", "dim_max", "dim_min", "evaluate", "lower_bound", "substitute", "symbols_of"]
+__all__ = [
+    "Atom",
+    "Dim",
+    "DimLike",
+    "Symbol",
+    "dim_max",
+    "dim_min",
+    "evaluate",
+    "lower_bound",
+    "substitute",
+    "symbols_of",
+]
 
 DimLike = Union[int, "Dim"]
 _serial = itertools.count()
@@ -66,7 +77,7 @@ class _Name:
         return self.hint
 
 
-Factor = Union[_Name, Atom]
+Factor = _Name | Atom
 Terms = tuple[tuple[tuple[Factor, ...], int], ...]
 
 
@@ -116,7 +127,11 @@ class Dim:
         return _divide(other, self)
 
     def __mod__(self, other: DimLike) -> DimLike:
-        return self - _divide(self, other) * other if _divides(self, other) else _atom("mod", self, other)
+        return (
+            self - _divide(self, other) * other
+            if _divides(self, other)
+            else _atom("mod", self, other)
+        )
 
     def __rmod__(self, other: DimLike) -> DimLike:
         return _atom("mod", other, self)
@@ -126,7 +141,10 @@ class Dim:
 
     def __str__(self) -> str:
         parts = [_term_text(factors, scale) for factors, scale in self.terms]
-        return reduce(lambda text, part: f"{text} - {part[1:]}" if part[0] == "-" else f"{text} + {part}", parts)
+        return reduce(
+            lambda text, part: f"{text} - {part[1:]}" if part[0] == "-" else f"{text} + {part}",
+            parts,
+        )
 
     __repr__ = __str__
 
@@ -138,7 +156,7 @@ def _term_text(factors: tuple[Factor, ...], scale: int) -> str:
     return product if scale == 1 else f"-{product}" if scale == -1 else f"{scale}*{product}"
 
 
-def Symbol(hint: str, minimum: int = 0) -> Dim:  # noqa: N802 - a constructor in all but name
+def Symbol(hint: str, minimum: int = 0) -> Dim:
     """Return a fresh size, different from all others, known to be at least `minimum`."""
     return Dim((((_Name(hint, minimum),), 1),))
 
@@ -155,7 +173,9 @@ def _build(sums: Mapping[tuple[Factor, ...], int]) -> DimLike:
         return 0
     if len(kept) == 1 and () in kept:
         return kept[()]
-    ordered = sorted(kept.items(), key=lambda item: (not item[0], -len(item[0]), [_order(f) for f in item[0]]))
+    ordered = sorted(
+        kept.items(), key=lambda item: (not item[0], -len(item[0]), [_order(f) for f in item[0]])
+    )
     return Dim(tuple(ordered))
 
 
@@ -264,7 +284,11 @@ def symbols_of(*dims: DimLike) -> list[Dim]:
     for dim in dims:
         for factors, _ in _terms(dim):
             for factor in factors:
-                inner = [Dim((((factor,), 1),))] if isinstance(factor, _Name) else symbols_of(factor.lhs, factor.rhs)
+                inner = (
+                    [Dim((((factor,), 1),))]
+                    if isinstance(factor, _Name)
+                    else symbols_of(factor.lhs, factor.rhs)
+                )
                 found.update(dict.fromkeys(inner))
     return list(found)
 

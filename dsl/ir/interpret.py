@@ -22,7 +22,9 @@ __all__ = ["apply_node", "interpret"]
 def interpret(graph: Graph, args: Sequence[Any]) -> list[Any]:
     """Run a structured graph and return its results."""
     if len(args) != len(graph.params):
-        raise InternalError(f"graph {graph.name} takes {len(graph.params)} arguments, got {len(args)}")
+        raise InternalError(
+            f"graph {graph.name} takes {len(graph.params)} arguments, got {len(args)}"
+        )
     values: dict[Value, Any] = dict(zip(graph.params, map(np.asarray, args), strict=True))
     last_use = _last_uses(graph)
     for node in graph.nodes:
@@ -59,7 +61,13 @@ def apply_node(node: Node, inputs: Sequence[Any]) -> list[Any]:
     except DslError as error:
         error.location = error.location or node.loc
         raise
-    except (ValueError, IndexError, ZeroDivisionError, np.linalg.LinAlgError, AssertionError) as error:
+    except (
+        ValueError,
+        IndexError,
+        ZeroDivisionError,
+        np.linalg.LinAlgError,
+        AssertionError,
+    ) as error:
         if node.loc is not None:
             error.add_note(node.loc.excerpt())
         raise
@@ -121,7 +129,11 @@ def _while(node: Node, inputs: Sequence[Any]) -> list[Any]:
 def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
     (body,) = node.regions
     count = node.attrs["carried"]
-    trips, carried, invariants = int(inputs[0]), list(inputs[1 : 1 + count]), list(inputs[1 + count :])
+    trips, carried, invariants = (
+        int(inputs[0]),
+        list(inputs[1 : 1 + count]),
+        list(inputs[1 + count :]),
+    )
     for trip in range(trips):
         carried = interpret(body, [np.int64(trip), *carried, *invariants])
     return carried

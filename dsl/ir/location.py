@@ -24,14 +24,18 @@ class Location:
 
     def excerpt(self) -> str:
         """Return the place and its source text, the expression underlined, as error messages show them."""
-        where = f'  File "{self.file}", line {self.line}' + (f", in {self.function}" if self.function else "")
+        where = f'  File "{self.file}", line {self.line}' + (
+            f", in {self.function}" if self.function else ""
+        )
         text = self.source()
         if not text.strip():
             return where
         indent = len(text) - len(text.lstrip())
         lines = [where, f"    {text.strip()}"]
         if self.column is not None and self.end_column is not None and self.column >= indent:
-            lines.append(" " * (4 + self.column - indent) + "^" * max(1, self.end_column - self.column))
+            lines.append(
+                " " * (4 + self.column - indent) + "^" * max(1, self.end_column - self.column)
+            )
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from dsl.ir.types import ValueType
 
 __all__ = ["OPS", "Op", "Sample", "Trait", "get_op", "op"]
 
-TypeRule = Callable[[tuple[Any, ...], Mapping[str, Any]], Union[ValueType, Sequence[ValueType]]]
+TypeRule = Callable[[tuple[Any, ...], Mapping[str, Any]], ValueType | Sequence[ValueType]]
 
 
 class Trait(enum.Enum):

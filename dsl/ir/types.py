@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Union
 
 import ml_dtypes
 import numpy as np
@@ -93,7 +92,7 @@ class HandleType:
         return f"!{self.kind}"
 
 
-ValueType = Union[TensorType, HandleType]
+ValueType = TensorType | HandleType
 
 
 def scalar(dtype: np.dtype) -> TensorType:
@@ -103,7 +102,10 @@ def scalar(dtype: np.dtype) -> TensorType:
 
 def size_of(shape: Shape) -> DimLike:
     """Return the number of elements of a shape."""
-    return reduce(lambda a, b: a * b, shape, 1)
+    total: DimLike = 1
+    for dim in shape:
+        total = total * dim
+    return total
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -119,7 +121,9 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
         return tuple(reduce(_broadcast_dim, dims) for dims in zip(*padded, strict=True))
     except ShapeError:
         listing = " ".join(_shape_text(shape) for shape in shapes)
-        raise ShapeError(f"operands could not be broadcast together with shapes {listing}") from None
+        raise ShapeError(
+            f"operands could not be broadcast together with shapes {listing}"
+        ) from None
 
 
 def _shape_text(shape: Shape) -> str:

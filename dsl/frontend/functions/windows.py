@@ -60,7 +60,9 @@ def unpackbits(a: Any, axis: Any = None, count: Any = None, bitorder: str = "big
     if axis is None:
         traced, axis = traced.reshape(-1), 0
     axis = normalise_axis(axis, traced.ndim)
-    shifts = np.arange(7, -1, -1, dtype=np.uint8) if bitorder == "big" else np.arange(8, dtype=np.uint8)
+    shifts = (
+        np.arange(7, -1, -1, dtype=np.uint8) if bitorder == "big" else np.arange(8, dtype=np.uint8)
+    )
     moved = _FUNCTIONS["moveaxis"](traced, axis, -1)
     bits = (moved.reshape((*moved.shape, 1)) >> shifts) & np.uint8(1)
     flat = bits.reshape((*moved.shape[:-1], moved.shape[-1] * 8))
@@ -87,12 +89,16 @@ def packbits(a: Any, axis: Any = None, bitorder: str = "big") -> Traced:
     missing = -moved.shape[-1] % 8
     padded = _FUNCTIONS["pad"](moved, [(0, 0)] * (moved.ndim - 1) + [(0, missing)])
     grouped = padded.reshape((*moved.shape[:-1], -1, 8))
-    shifts = np.arange(7, -1, -1, dtype=np.uint8) if bitorder == "big" else np.arange(8, dtype=np.uint8)
+    shifts = (
+        np.arange(7, -1, -1, dtype=np.uint8) if bitorder == "big" else np.arange(8, dtype=np.uint8)
+    )
     packed = _FUNCTIONS["sum"](grouped << shifts, axis=-1, dtype=np.uint8)
     return _FUNCTIONS["moveaxis"](packed, -1, axis)  # type: ignore[no-any-return]
 
 
-def reduceat(ufunc: np.ufunc, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+def reduceat(
+    ufunc: np.ufunc, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None
+) -> Any:
     """`ufunc.reduceat`: reduce over segments that start at `indices`; one that does not grow gives its first element."""
     from dsl.frontend.verbs import cond, map
 
@@ -104,7 +110,11 @@ def reduceat(ufunc: np.ufunc, array: Any, indices: Any, axis: int = 0, dtype: An
 
     def segment(bounds: Any) -> Any:
         start, end = bounds
-        return cond(start < end, lambda: ufunc.reduce(x[start:end], axis=0), lambda: x[start] + ufunc.identity * 0)
+        return cond(
+            start < end,
+            lambda: ufunc.reduce(x[start:end], axis=0),
+            lambda: x[start] + ufunc.identity * 0,
+        )
 
     result = map(segment, (starts, ends))
     return _FUNCTIONS["moveaxis"](result, 0, axis) if x.ndim > 1 else result

@@ -46,7 +46,9 @@ def _predicate(inputs: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> Tens
     return inputs[0]
 
 
-def _switch_type(inputs: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> tuple[TensorType, TensorType]:
+def _switch_type(
+    inputs: tuple[TensorType, ...], attrs: Mapping[str, Any]
+) -> tuple[TensorType, TensorType]:
     _predicate((inputs[1],), attrs)
     return inputs[0], inputs[0]
 
@@ -73,6 +75,27 @@ op("loop_merge", "first -> y", doc="The first input in iteration 0, the back edg
    type=_same, numpy=_structural, traits={FLAT})  # fmt: skip
 op("enter", "x -> y", doc="Move a token into iteration 0 of a frame; `invariant` ones into every iteration.",
    type=_same, numpy=_structural, traits={FLAT})  # fmt: skip
-op("exit", "x -> y", doc="Move a token out of a frame.", type=_same, numpy=_structural, traits={FLAT})
-op("next_iteration", "x -> y", doc="Move a token to the next iteration.", type=_same, numpy=_structural, traits={FLAT})
-op("loop_cond", "pred -> pred", doc="The one predicate of a loop.", type=_predicate, numpy=_structural, traits={FLAT})
+op(
+    "exit",
+    "x -> y",
+    doc="Move a token out of a frame.",
+    type=_same,
+    numpy=_structural,
+    traits={FLAT},
+)
+op(
+    "next_iteration",
+    "x -> y",
+    doc="Move a token to the next iteration.",
+    type=_same,
+    numpy=_structural,
+    traits={FLAT},
+)
+op(
+    "loop_cond",
+    "pred -> pred",
+    doc="The one predicate of a loop.",
+    type=_predicate,
+    numpy=_structural,
+    traits={FLAT},
+)

@@ -77,10 +77,10 @@ _errors: dict[str, type[BaseException]] = {"LinAlgError": np.linalg.LinAlgError}
 
 def known_error(error: type[BaseException]) -> str:
     """Return a name for an exception class that `assert` nodes can raise."""
-    if getattr(builtins, error.__name__, None) is error:
-        return error.__name__
-    _errors[error.__name__] = error
-    return error.__name__
+    name: str = error.__name__
+    if getattr(builtins, name, None) is not error:
+        _errors[name] = error
+    return name
 
 
 def _exception(name: str) -> type[BaseException] | None:

@@ -1,0 +1,159 @@
+"""Write docs/ops.md and docs/numpy-support.md from the registries: `python docs/make_op_table.py`.
+
+In: the op records of `dsl.ir` and the public functions of `dsl.numpy` and its siblings. Out: two pages of tables. A test
+fails when the pages are not what this script writes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import dsl
+from dsl.ir.registry import OPS, Op, Trait
+
+DOCS = Path(__file__).parent
+NAMESPACES = ("numpy", "linalg", "fft", "random", "nn")
+GENERATED = "<!-- Written by `python docs/make_op_table.py`; do not edit. -->"
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
+
+
+# --- Ops -----------------------------------------------------------------------------------------
+
+
+def ops_page() -> str:
+    """Return the page about the ops, by the file that defines them."""
+    lines = ["# Ops", "", GENERATED, "", _OPS_INTRODUCTION, "", *_trait_lines(), ""]
+    for subject, ops in _by_subject().items():
+        rows = [(f"`{op.name}`", f"`{op.signature}`", op.doc, _traits(op)) for op in ops]
+        lines += [
+            f"## {subject.capitalize()}",
+            "",
+            *table(("op", "signature", "does", "traits"), rows),
+            "",
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+_OPS_INTRODUCTION = f"""The primitives of the IR: {len(OPS)} ops, which the public functions are made of. An op is one record in
+`dsl/ir/ops/`; [Add an op](add-an-op.md) shows how to write one. Signatures name the inputs and outputs, `*xs` stands for any
+number. Traits are what passes may assume:"""
+
+
+def _trait_lines() -> list[str]:
+    return [f"- `{trait.name}`: {trait.value}." for trait in Trait]
+
+
+def _traits(op: Op) -> str:
+    return " ".join(f"`{trait.name}`" for trait in Trait if op.has(trait))
+
+
+def _by_subject() -> dict[str, list[Op]]:
+    """Sort the ops by the module of `dsl.ir.ops` whose records they are."""
+    found: dict[str, list[Op]] = {}
+    for op in sorted(OPS.values(), key=lambda op: op.name):
+        found.setdefault(_subject(op), []).append(op)
+    return dict(sorted(found.items()))
+
+
+def _subject(op: Op) -> str:
+    """The module of the type rule or of the NumPy meaning tells, whichever is not shared by all."""
+    for facet in (op.numpy, op.type):
+        module = getattr(facet, "__module__", "") or ""
+        if module.startswith("dsl.ir.ops.") and not module.endswith((".rules", ".samples")):
+            return module.rpartition(".")[2]
+    return "elementwise"
+
+
+# --- Public functions ----------------------------------------------------------------------------
+
+
+def support_page() -> str:
+    """Return the page about the public functions, by namespace."""
+    listed = {name: _functions(name) for name in NAMESPACES}
+    count = sum(map(len, listed.values()))
+    lines = [
+        "# Supported functions",
+        "",
+        GENERATED,
+        "",
+        _SUPPORT_INTRODUCTION.format(count=count),
+        "",
+    ]
+    lines += table(
+        ("namespace", "functions"),
+        [(f"[`dsl.{n}`](#dsl{n})", str(len(f))) for n, f in listed.items()],
+    )
+    for namespace, functions in listed.items():
+        rows = [(f"`{name}{_signature(f)}`", _summary(f)) for name, f in functions]
+        lines += ["", f"## dsl.{namespace}", "", *table(("function", "does"), rows)]
+    return "\n".join(lines) + "\n"
+
+
+_SUPPORT_INTRODUCTION = """{count} functions. They work on NumPy arrays at once and inside compiled functions as dataflow. Inside compiled
+functions `np.name(...)` and `dsl.numpy.name(...)` are the same, likewise `np.linalg` and `np.fft`. A NumPy function that is not
+listed is refused inside compiled functions, with the name of the nearest that is. Gradients, native code, MPI and CUDA are not
+built yet for any of them."""
+
+
+def _functions(namespace: str) -> list[tuple[str, Callable[..., Any]]]:
+    module = importlib.import_module(f"dsl.{namespace}")
+    return [
+        (name, getattr(module, name))
+        for name in sorted(module.__all__)
+        if callable(getattr(module, name))
+    ]
+
+
+def _signature(f: Callable[..., Any]) -> str:
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return "(...)"
+    plain = [p.replace(annotation=p.empty, default=_default(p)) for p in parameters]
+    return str(inspect.Signature(plain))
+
+
+class _Shown:
+    """A default value as it should be read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _default(p: inspect.Parameter) -> Any:
+    if p.default is p.empty:
+        return p.empty
+    if isinstance(p.default, (bool, int, float, str, tuple, type(None))):
+        return p.default
+    return _Shown(getattr(p.default, "__name__", "..."))
+
+
+def _summary(f: Callable[..., Any]) -> str:
+    return (inspect.getdoc(f) or "").partition("\n")[0]
+
+
+# --- Tables --------------------------------------------------------------------------------------
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines]
+
+
+PAGES: dict[str, Callable[[], str]] = {"ops.md": ops_page, "numpy-support.md": support_page}
+
+if __name__ == "__main__":
+    main()
+    print(f"wrote {', '.join(PAGES)} for dsl {dsl.__version__}")
