@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import dsl
+import dsl.ir.ops  # registers the ops
 from dsl.ir.registry import OPS, Op, Trait
 
 DOCS = Path(__file__).parent
@@ -34,7 +37,7 @@ def ops_page() -> str:
     for subject, ops in _by_subject().items():
         rows = [(f"`{op.name}`", f"`{op.signature}`", op.doc, _traits(op)) for op in ops]
         lines += [
-            f"## {subject.capitalize()}",
+            f"## dsl/ir/ops/{subject}.py",
             "",
             *table(("op", "signature", "does", "traits"), rows),
             "",
@@ -64,12 +67,12 @@ def _by_subject() -> dict[str, list[Op]]:
 
 
 def _subject(op: Op) -> str:
-    """The module of the type rule or of the NumPy meaning tells, whichever is not shared by all."""
-    for facet in (op.numpy, op.type):
-        module = getattr(facet, "__module__", "") or ""
+    """The file of a record: that of its type rule or, where that is shared, of its meaning or samples."""
+    for facet in (op.type, op.numpy, op.samples):
+        module = getattr(getattr(facet, "func", facet), "__module__", "") or ""
         if module.startswith("dsl.ir.ops.") and not module.endswith((".rules", ".samples")):
             return module.rpartition(".")[2]
-    return "elementwise"
+    raise AssertionError(f"no facet of {op.name} tells its file")
 
 
 # --- Public functions ----------------------------------------------------------------------------
@@ -92,7 +95,7 @@ def support_page() -> str:
         [(f"[`dsl.{n}`](#dsl{n})", str(len(f))) for n, f in listed.items()],
     )
     for namespace, functions in listed.items():
-        rows = [(f"`{name}{_signature(f)}`", _summary(f)) for name, f in functions]
+        rows = [(f"`{name}{_signature(name, f)}`", _summary(f)) for name, f in functions]
         lines += ["", f"## dsl.{namespace}", "", *table(("function", "does"), rows)]
     return "\n".join(lines) + "\n"
 
@@ -112,7 +115,10 @@ def _functions(namespace: str) -> list[tuple[str, Callable[..., Any]]]:
     ]
 
 
-def _signature(f: Callable[..., Any]) -> str:
+def _signature(name: str, f: Callable[..., Any]) -> str:
+    if isinstance(found := getattr(np, name, None), np.ufunc):
+        inputs = ", ".join([f"x{k + 1}" for k in range(found.nin)] if found.nin > 1 else ["x"])
+        return f"({inputs}, /, out=None, *, where=True, dtype=None)"
     try:
         parameters = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):

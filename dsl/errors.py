@@ -83,6 +83,11 @@ class UnsupportedError(DslError, NotImplementedError, TypeError):
 class ConversionError(DslError, SyntaxError):
     """Python syntax that cannot be converted to dataflow."""
 
+    @property
+    def msg(self) -> str:  # type: ignore[override]
+        """What Python prints of a syntax error."""
+        return DslError.__str__(self)
+
     def __str__(self) -> str:
         return DslError.__str__(self)
 

@@ -89,7 +89,7 @@ class _Session:
         out = io.StringIO()
         with contextlib.redirect_stdout(out), _as_main(self._module):
             try:
-                exec(compile(padded, FILE, "exec"), self._module.__dict__)
+                exec(compile(padded, FILE, "exec", dont_inherit=True), self._module.__dict__)
             except Exception as error:
                 print(f"{_name(error)}: {error}")
         return (

@@ -62,13 +62,14 @@ def test_graph_of_program(function: Any, make: Any) -> None:
     expected = outcome(lambda: interpret(lowered.graph("traced"), inputs))
     check(outcome(lambda: interpret(lowered.optimized, inputs)), expected)
     if sum(1 for _ in flat.nodes) < 400:
-        check(outcome(lambda: run_tokens(flat, inputs)), expected)
+        check(outcome(lambda: run_tokens(flat, inputs)), expected, any_error=True)
 
 
-def check(found: Any, expected: Any) -> None:
+def check(found: Any, expected: Any, any_error: bool = False) -> None:
+    """With `any_error`, nodes that no edge orders may run in another order, and another one of them fail first."""
     assert found[0] == expected[0], (found, expected)
     if expected[0] == "raised":
-        assert found[1] == expected[1]
+        assert any_error or found[1] == expected[1]
         return
     for f, e in zip(found[1], expected[1], strict=True):
         assert (f.dtype, f.shape) == (e.dtype, e.shape)

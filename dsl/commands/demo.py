@@ -65,7 +65,7 @@ def load(name: str, text: str) -> Compiled[..., Any]:
     import dsl
 
     names: dict[str, Any] = {"__name__": "demo", "dsl": dsl, "np": np}
-    exec(compile(text, file, "exec"), names)
+    exec(compile(text, file, "exec", dont_inherit=True), names)
     print(text)
     compiled: Compiled[..., Any] = names[name]
     return compiled

@@ -35,7 +35,7 @@ def is_converted(fn: types.FunctionType) -> bool:
 def convert(fn: types.FunctionType, runtime: Any) -> types.FunctionType:
     """Return `fn` rewritten; `runtime` is what the rewritten code calls."""
     code = _converted.get(fn.__code__)
-    if code is None:
+    if code is None or code.co_filename != fn.__code__.co_filename:  # equal code of two files
         code = _converted[fn.__code__] = _compile(fn)
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
     cells[RT] = types.CellType(runtime)
@@ -192,6 +192,7 @@ def _closed_over(statements: list[ast.stmt]) -> set[str]:
                     for n in ast.walk(node)
                     if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
                 }
+                found.update(*(n.names for n in ast.walk(node) if isinstance(n, ast.Nonlocal)))
     return found
 
 
@@ -209,6 +210,7 @@ class _Rewriter(ast.NodeTransformer):
         self.locals: set[str] = set()
         self.outer_locals: set[str] = set()
         self.borrowed: set[str] = set()
+        self.nested: dict[str, _Names] = {}
         self.comprehension: list[set[str]] = []
 
     # -- functions -----------------------------------------------------------------------------------------------
@@ -220,10 +222,16 @@ class _Rewriter(ast.NodeTransformer):
             name = "<lambda>"
         else:
             statements, name = tree.body, tree.name
-        self._refuse(statements)
+        self._refuse([tree] if isinstance(tree, ast.AsyncFunctionDef) else statements)
         statements = lower_jumps(statements, self._error)
         used = _names_in(statements)
         self.borrowed = used.nonlocals
+        self.nested = {
+            n.name: _names_in(n.body)
+            for statement in statements
+            for n in ast.walk(statement)
+            if isinstance(n, ast.FunctionDef)
+        }
         self.locals = {*used.stored, *_parameters(tree.args)} - used.nonlocals
         annotate(
             statements,
@@ -322,10 +330,21 @@ class _Rewriter(ast.NodeTransformer):
         for block in blocks:
             for node in block if isinstance(block, list) else [block]:
                 found.visit(node)
+        found.stored.update(self._assigned_by_calls(found.loaded))
         mine = self.locals | self.borrowed
         stored = [n for n in found.stored if n in mine]
         read = [n for n in found.loaded if n in self.locals and n not in found.stored]
         return stored, read, [n for n in found.subscripted if n in self.locals]
+
+    def _assigned_by_calls(self, loaded: dict[str, None]) -> dict[str, None]:
+        """Return the variables that nested functions assign by `nonlocal`, if a block reads such a function."""
+        reached, names = set[str](), list(loaded)
+        while names:
+            name = names.pop()
+            if name in self.nested and name not in reached:
+                reached.add(name)
+                names += self.nested[name].loaded
+        return {n: None for name in reached for n in sorted(self.nested[name].nonlocals)}
 
     @staticmethod
     def _live(node: ast.stmt, stored: list[str]) -> list[str]:

@@ -157,6 +157,16 @@ def _scatter_into(view: Traced, chosen: Selection, new: Value, mode: str) -> Non
 
 def _index_values(chosen: Selection) -> list[Value]:
     values = [read(index) for index in chosen.indices]
+    try:
+        broadcast_shapes(*(value.shape for value in values))
+    except ShapeError:
+        shapes = [value.shape for value in values]
+        if all(isinstance(dim, int) for shape in shapes for dim in shape):
+            listing = " ".join(map(_text, shapes))
+            raise IndexTypeError(
+                f"shape mismatch: indexing arrays could not be broadcast together with shapes {listing}",
+                location=here(),
+            ) from None
     return _UFUNCS["broadcast_values"](values)  # type: ignore[no-any-return]
 
 

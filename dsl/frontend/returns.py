@@ -20,6 +20,7 @@ def lower_jumps(
     statements: list[ast.stmt], error: Callable[[ast.AST, str, str], Exception]
 ) -> list[ast.stmt]:
     """Return the statements of a function body without jumps."""
+    statements = [_WalrusTests().visit(s) for s in statements]
     lowered = _Loops(error).block(statements)
     if not _contains(lowered[:-1], ast.Return) and not (
         lowered and _inside(lowered[-1], ast.Return)
@@ -31,6 +32,23 @@ def lower_jumps(
     start = [_set(DONE, False, statements[0])] if _mentions(tail, DONE) else []
     last = ast.copy_location(ast.Return(ast.Name(RESULT, ast.Load())), statements[-1])
     return [*start, *tail, last]
+
+
+class _WalrusTests(ast.NodeTransformer):
+    """`while (x := f()): …` becomes `while True`, with the test in the body, where it may assign."""
+
+    def visit_While(self, node: ast.While) -> ast.While:
+        self.generic_visit(node)
+        if any(isinstance(n, ast.NamedExpr) for n in ast.walk(node.test)):
+            negated = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
+            stop = ast.copy_location(ast.Break(), node.test)
+            leave = ast.copy_location(ast.If(negated, [*node.orelse, stop], []), node.test)
+            forever = ast.copy_location(ast.Constant(True), node.test)
+            return ast.copy_location(ast.While(forever, [leave, *node.body], []), node)
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return node
 
 
 def _inside(statement: ast.stmt, kind: type[ast.stmt]) -> bool:

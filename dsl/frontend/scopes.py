@@ -9,6 +9,7 @@ a scope remembers the contents that it replaced in storages from outside, so tha
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
@@ -39,7 +40,10 @@ __all__ = [
     "tracing",
 ]
 
-_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) for module in (sys.modules["dsl"], np))
+_LIBRARIES = tuple(
+    str(Path(module.__file__ or "").parent) + os.sep for module in (sys.modules["dsl"], np)
+)
+_STANDARD = str(Path(os.__file__).parent) + os.sep
 # By id, since hashing a code object reads all of it; `_positions` keeps the code alive.
 _locations: dict[tuple[int, int], Location] = {}
 _positions: dict[int, tuple[Any, list[Any]]] = {}
@@ -54,9 +58,9 @@ _stack = _Stack()
 
 
 def here() -> Location | None:
-    """Return the user's line that is running: the innermost frame outside this library and NumPy."""
+    """Return the user's line that is running: the innermost frame outside dsl, NumPy and Python's own library."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return None
@@ -64,6 +68,12 @@ def here() -> Location | None:
     if key not in _locations:
         _locations[key] = _locate(frame)
     return _locations[key]
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or (
+        file.startswith(_STANDARD) and "site-packages" not in file
+    )
 
 
 def _locate(frame: Any) -> Location:
@@ -288,9 +298,23 @@ class Trace:
         self.scopes.append(scope)
         depth = len(self.scopes)
         try:
-            yield scope
+            with undone_on_error(scope):
+                yield scope
         finally:
             del self.scopes[depth - 1 :]
+
+
+@contextmanager
+def undone_on_error(scope: Scope) -> Iterator[None]:
+    """Put attributes that code assigned in a scope back when it raises."""
+    from dsl.frontend.state import set_attribute
+
+    try:
+        yield
+    except BaseException:
+        for obj, name, old in scope.attributes.values():
+            set_attribute(obj, name, old)
+        raise
 
 
 @contextmanager

@@ -6,10 +6,15 @@ function has; so a file that was edited after it was imported is refused, not co
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
+import copy
+import functools
 import inspect
+import itertools
 import linecache
+import operator
 import sys
 import textwrap
 import types
@@ -20,7 +25,7 @@ from dsl.ir.location import Location
 
 __all__ = ["FunctionTree", "function_tree"]
 
-FunctionTree = ast.FunctionDef | ast.Lambda
+FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def function_tree(fn: types.FunctionType) -> FunctionTree:
@@ -29,6 +34,8 @@ def function_tree(fn: types.FunctionType) -> FunctionTree:
     for lines in _candidates(code):
         tree = _find(lines, code)
         if tree is not None:
+            for owner in _owner(code):
+                tree = _Mangle(owner).visit(tree)
             return tree
     raise SourceError(
         f"the source of `{fn.__name__}` is not available (it claims to be in {code.co_filename}), so it cannot be converted",
@@ -69,13 +76,24 @@ def _typed_lines(code: types.CodeType) -> Iterator[list[str]]:
 
 
 def _find(lines: list[str], code: types.CodeType) -> FunctionTree | None:
-    for module in _parses(lines, code.co_firstlineno):
-        found = [
-            node for node in ast.walk(module) if _starts_at(node, code) and _same_code(node, code)
-        ]
-        if found:
-            return next((node for node in found if _same_columns(node, code)), found[0])  # type: ignore[return-value]
+    for module in _parses("".join(lines), code.co_firstlineno):
+        found = [node for node in ast.walk(module) if _starts_at(node, code)]
+        if len(found) > 1:
+            found = [node for node in found if _same_columns(node, code)]
+        if found and _gives(module, found[0], code):
+            return copy.deepcopy(found[0])  # type: ignore[return-value]
     return None
+
+
+def _starts_at(node: ast.AST, code: types.CodeType) -> bool:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
+        return node.name == code.co_name and code.co_firstlineno in (first, node.lineno)
+    return (
+        isinstance(node, ast.Lambda)
+        and code.co_name == "<lambda>"
+        and node.lineno == code.co_firstlineno
+    )
 
 
 def _same_columns(node: ast.AST, code: types.CodeType) -> bool:
@@ -86,13 +104,13 @@ def _same_columns(node: ast.AST, code: types.CodeType) -> bool:
     }
 
 
-def _parses(lines: list[str], first: int) -> Iterator[ast.Module]:
+def _parses(text: str, first: int) -> Iterator[ast.Module]:
     """Parse the whole text, or else the block that begins at line `first`."""
-    try:
-        yield ast.parse("".join(lines))
+    module = _parsed(text)
+    if module is not None:
+        yield module
         return
-    except SyntaxError:
-        pass
+    lines = text.splitlines(keepends=True)
     try:
         block = inspect.getblock(lines[first - 1 :])
         module = ast.parse(textwrap.dedent("".join(block)))
@@ -101,50 +119,79 @@ def _parses(lines: list[str], first: int) -> Iterator[ast.Module]:
     yield ast.increment_lineno(module, first - 1)
 
 
-def _starts_at(node: ast.AST, code: types.CodeType) -> bool:
-    if isinstance(node, ast.FunctionDef):
-        first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
-        return node.name == code.co_name and code.co_firstlineno in (first, node.lineno)
-    return (
-        isinstance(node, ast.Lambda)
-        and code.co_name == "<lambda>"
-        and node.lineno == code.co_firstlineno
-    )
-
-
-def _same_code(node: ast.AST, code: types.CodeType) -> bool:
-    """Tell whether compiling `node` gives a function like `code`; names of closure variables decide for lambdas."""
-    own = _names(node)
-    return own == _code_names(code)
-
-
-def _names(node: ast.AST) -> set[str]:
-    """Return the names, attributes and string or number constants of a function, decorators and defaults left out."""
-    assert isinstance(node, (ast.FunctionDef, ast.Lambda))
-    bare: ast.stmt
-    if isinstance(node, ast.Lambda):
-        bare = ast.Expr(node)
-    else:
-        bare = ast.FunctionDef(node.name, node.args, node.body, [], None, None)
-    module = ast.Module([ast.copy_location(bare, node)], [])
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> ast.Module | None:
     try:
-        compiled = compile(ast.fix_missing_locations(module), "<check>", "exec")
+        return ast.parse(text)
     except SyntaxError:
-        return set()
-    inner = [c for c in compiled.co_consts if isinstance(c, types.CodeType)]
-    return _code_names(inner[0]) if inner else set()
+        return None
 
 
-def _code_names(code: types.CodeType) -> set[str]:
-    own = {*code.co_varnames, *code.co_names, *code.co_freevars, *code.co_cellvars}
-    own |= {
-        repr(c) for c in code.co_consts if isinstance(c, (int, float, str)) and not _is_doc_noise(c)
-    }
+# -- is it the same code? ----------------------------------------------------------------------------------------
+
+_FUTURE = functools.reduce(
+    operator.or_, (getattr(__future__, n).compiler_flag for n in __future__.all_feature_names)
+)
+
+
+def _gives(module: ast.Module, node: ast.AST, code: types.CodeType) -> bool:
+    """Tell whether the text compiles to `code`, as a whole or, as prompts do it, statement by statement."""
+    line = node.lineno  # type: ignore[attr-defined]
+    around = [s for s in module.body if s.lineno <= line <= (s.end_lineno or line)]
+    wholes = (module, ast.Module(around, []))
+    return any(_same(made, code) for whole in wholes for made in _codes(whole, code))
+
+
+def _codes(module: ast.Module, like: types.CodeType) -> list[types.CodeType]:
+    flags = like.co_flags & _FUTURE
+    try:
+        return [c for c in _compiled(module, flags) if c.co_firstlineno == like.co_firstlineno]
+    except SyntaxError:
+        return []
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(module: ast.Module, flags: int) -> list[types.CodeType]:
+    return list(_nested(compile(module, "<check>", "exec", flags, dont_inherit=True)))
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            own |= _code_names(const)
-    return own
+            yield const
+            yield from _nested(const)
 
 
-def _is_doc_noise(const: object) -> bool:
-    return isinstance(const, str) and ("<locals>" in const or "\n" in const)
+def _same(made: types.CodeType, code: types.CodeType) -> bool:
+    if any(name.startswith("@py") for name in (*code.co_names, *code.co_varnames)):
+        # pytest rewrites functions with `assert`: more code, but none of the names is lost.
+        return made.co_name == code.co_name and _names(made) - {"AssertionError"} <= _names(code)
+    return made == code
+
+
+def _names(code: types.CodeType) -> set[str]:
+    own = {*code.co_varnames, *code.co_names, *code.co_freevars, *code.co_cellvars}
+    return own.union(*map(_names, _nested(code)))
+
+
+def _owner(code: types.CodeType) -> list[str]:
+    """Return the class that a function is written in, which decides what `__name` means; or nothing."""
+    pairs = itertools.pairwise(code.co_qualname.split("."))
+    return [name for name, inner in pairs if "<locals>" not in (name, inner)][-1:]
+
+
+class _Mangle(ast.NodeTransformer):
+    """Spell private names of a class, `__x`, as Python does: `_Class__x`."""
+
+    def __init__(self, owner: str) -> None:
+        self.prefix = "_" + owner.lstrip("_")
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for field in ("id", "attr", "arg"):
+            name = getattr(node, field, None)
+            if isinstance(name, str) and name.startswith("__") and not name.endswith("__"):
+                setattr(node, field, self.prefix + name)
+        return super().generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return node

@@ -12,7 +12,7 @@ import numpy as np
 from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, UnsupportedError
 from dsl.frontend.control import BranchRaise, Either
 from dsl.frontend.runtime import call
-from dsl.frontend.scopes import Capture, Storage, Trace, current_scope, tracing
+from dsl.frontend.scopes import Capture, Storage, Trace, current_scope, tracing, undone_on_error
 from dsl.frontend.signature import Arguments, Leaf
 from dsl.frontend.state import Undefined, is_numeric, refill, set_attribute
 from dsl.frontend.text import TracedText
@@ -20,6 +20,7 @@ from dsl.frontend.traced import Kind, Traced, lift, read
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.frontend.views import View
 from dsl.ir.graph import Graph, Value
+from dsl.ir.location import Location
 from dsl.ir.types import TensorType
 
 __all__ = ["Traced", "TracedFunction", "trace_call"]
@@ -46,8 +47,8 @@ class TracedFunction:
     guards: list[tuple[Any, Any, Any]]
     result: tuple[Structure, list[Source]]
     written: list[
-        tuple[int, int]
-    ]  # (input, output): copied back into the caller's array after a successful run
+        tuple[int, int, Location | None]
+    ]  # (input, output, where): copied back into the caller's array after a successful run
     containers: list[tuple[int, Structure, list[Source]]]  # argument containers to refill
     attributes: list[tuple[Any, str, Structure, list[Source]]]
     keep: list[Any] = field(default_factory=list)
@@ -78,7 +79,7 @@ class TracedFunction:
         ]
         self._check_written(arrays)
         outputs = _apart(execute(arrays), arrays)
-        for source, target in self.written:
+        for source, target, _ in self.written:
             arrays[source][...] = outputs[target]
         deliver = _Delivery(arrays, outputs)
         for k, structure, sources in self.containers:
@@ -91,10 +92,13 @@ class TracedFunction:
         return unflatten(structure, [deliver(s) for s in sources])
 
     def _check_written(self, arrays: list[Any]) -> None:
-        for source, _ in self.written:
+        for source, _, location in self.written:
             target = arrays[source]
             if not target.flags.writeable:
-                raise ValueError("assignment destination is read-only")
+                error = ValueError("assignment destination is read-only")
+                if location is not None:
+                    error.add_note(location.excerpt())
+                raise error
             for k, other in enumerate(arrays):
                 if (
                     k != source
@@ -105,6 +109,7 @@ class TracedFunction:
                 ):
                     raise AliasError(
                         "two arguments overlap in memory and one of them is written",
+                        location=location,
                         remedy="pass a copy of one of them, or write the result into an array of its own",
                     )
 
@@ -192,7 +197,8 @@ def trace_call(
         before = {key: flatten(value) for key, value in tree.items()}
         args, kwargs = _spread(fn, bound)
         try:
-            result = call(fn, *args, **kwargs)
+            with undone_on_error(trace.root):
+                result = call(fn, *args, **kwargs)
         except BranchRaise as signal:
             raise signal.error from None
         except RecursionError:
@@ -331,7 +337,8 @@ def _finish(
     written = []
     for index, storage in _input_storages(trace):
         if storage.value is not trace.root.params[index]:
-            written.append((index, outputs.add(storage.get(), ("written", index))))
+            where = storage.value.node.loc
+            written.append((index, outputs.add(storage.get(), ("written", index)), where))
     graph = trace.root.finish(outputs.values)
     if len(trace.scopes) != 1:
         raise InternalError("a region was left open while tracing", location=None)

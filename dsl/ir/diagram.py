@@ -175,10 +175,12 @@ def _result(node: Node, head: str) -> str:
 
 
 def _source(node: Node) -> str:
-    """The user's line, below the line of IR; the file without its directory."""
+    """The user's line, below the line of IR; the file without its directory, or that it is a notebook's cell."""
     if node.loc is None:
         return ""
-    place = f"\n{PurePath(node.loc.file).name}:{node.loc.line}"
+    path = PurePath(node.loc.file)
+    name = "cell" if path.parent.name.startswith("ipykernel_") else path.name
+    place = f"\n{name}:{node.loc.line}"
     text = node.loc.source().strip()
     return f"{place}: {text}" if text else place
 

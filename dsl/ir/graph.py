@@ -167,9 +167,12 @@ class Graph:
 
 
 def _topological(graph: Graph) -> Iterator[Node]:
-    """Depth-first from the results, inputs before controls, without recursion; back edges are followed last."""
+    """Depth-first, inputs before controls, without recursion; back edges are followed last.
+
+    Effects come before results, so that a failed assertion is raised before what it guards is computed.
+    """
     done = {value.node for value in graph.params}
-    roots = [value.node for value in graph.results] + list(graph.effects)
+    roots = list(graph.effects) + [value.node for value in graph.results]
     pending: list[Node] = []
     while roots:
         for root in roots:

@@ -23,6 +23,7 @@ What the spelling has to add to the region's own nodes:
   for it, it waits for the last ones, and what follows the structured node waits for the token that leaves it.
 - Control edges that keep unused operands and results alive, on the node through which the structured node is
   reached.
+- *Renames*, merges of one input, where a region has its own names for the sizes of what comes in or goes out.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import InternalError
-from dsl.ir.build import resources_of
 from dsl.ir.checks.matching import apply_sizes, bind
 from dsl.ir.graph import Graph, Literal, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Trait, get_op
 from dsl.ir.types import BOOL, I64, ValueType, scalar
+from dsl.passes.flat.scopes import has_effect, is_rename
 
 __all__ = ["lower_control"]
 
@@ -55,7 +56,7 @@ def lower_control(graph: Graph) -> Graph:
 
 
 class _Block:
-    """A graph being written out in place: what its values became, and which node to wait for in place of each of its own.
+    """A graph being written out in place: what its values became, and which node to wait for in place of each node.
 
     `pivot` makes or finds the pivot of the region; the outermost graph has none. `loose` values are live even where the
     region is not.
@@ -103,12 +104,8 @@ class _Block:
         return bool(node.controls) or node in self.awaited or any(r.effects for r in node.regions)
 
 
-def _has_effect(node: Node) -> bool:
-    return bool(resources_of(node.op, node.regions)) or any(r.effects for r in node.regions)
-
-
 def _is_first_effect(node: Node) -> bool:
-    return _has_effect(node) and not any(map(_has_effect, node.controls))
+    return has_effect(node) and not any(map(has_effect, node.controls))
 
 
 class _Lowering:
@@ -197,7 +194,8 @@ class _Lowering:
         params = [param.type for param in block.graph.params]
         sizes = bind(params, [value.type for value in given]) or {}
         types = apply_sizes([value.type for value in block.graph.results], sizes)
-        return [self.retype(value, type) for value, type in zip(block.results, types, strict=True)]
+        pairs = zip(block.results, types, strict=True)
+        return [self.retype(value, type, leaving=True) for value, type in pairs]
 
     def pivot(self, value: Value) -> Node:
         return self.emit("identity", (value,), (value.type,))
@@ -312,7 +310,7 @@ def _unused(lowering: _Lowering, switches: list[Node], arms: list[_Block]) -> li
 
 @dataclass
 class _Variable:
-    """A value on its way round a loop: what the switch reads, its types in the body and after, and whether it has an exit."""
+    """A value on its way round a loop: what the switch reads, its types in the body and after, if it needs an exit."""
 
     merge: Node
     data: Value
@@ -412,10 +410,10 @@ class _Loop:
             results = [*results, self.lowering.join(body)]
         self.lowering.loc = self.node.loc
         self.lowering.used.update(results)
-        renames = [v.inside.node for v in self.variables if v.inside.node.op.name == "merge"]
+        renames = [v.inside.node for v in self.variables if is_rename(v.inside.node)]
         kept = [node for node in renames if node.output not in self.lowering.used]
         for variable, value in zip(self.variables, results, strict=True):
-            waits = (*body.gate((value,)), *kept)
+            waits = (*body.gate((_unnamed(value),)), *kept)
             again = self.lowering.emit("next_iteration", (value,), (value.type,), waits)
             self.lowering.back[variable.merge] = again.output
             kept = []
@@ -437,6 +435,11 @@ class _Loop:
                     self.block.values[self.node.outputs[index]] = result
 
 
+def _unnamed(value: Value) -> Value:
+    """Return a value as it was before it got another type."""
+    return value.node.inputs[0] if is_rename(value.node) else value
+
+
 def _while(lowering: _Lowering, node: Node, block: _Block) -> None:
     test, body = node.regions
     count = node.attrs["carried"]
@@ -455,7 +458,7 @@ def _while(lowering: _Lowering, node: Node, block: _Block) -> None:
     loop.turn(pred)
     fixed = [last for _, last in held]
     moving = [variable.inside for variable in loop.variables[:count]]
-    ran = lowering.inline(_Block(body, moving + fixed, cache(loop.body_pivot), fixed))
+    ran = lowering.inline(_Block(body, moving + fixed, cache(loop.body_pivot), loop.invariants))
     given = [variable.data for variable in loop.variables[:count]] + inputs[count:]
     loop.close(ran, lowering.results(ran, given))
 
@@ -474,7 +477,7 @@ def _scan(lowering: _Lowering, node: Node, block: _Block) -> None:
         loop.token.data = loop.test_pivot().output
     loop.turn(lowering.emit("less", (trip, limit), (TOKEN,)).output, counted=True)
     moving = [variable.inside for variable in loop.variables[: count + 1]]
-    ran = lowering.inline(_Block(body, moving + held, cache(loop.body_pivot), held))
+    ran = lowering.inline(_Block(body, moving + held, cache(loop.body_pivot), loop.invariants))
     following = lowering.emit("add", (moving[0], step), (scalar(I64),)).output
     given = [variable.data for variable in loop.variables[: count + 1]] + inputs[count:]
     loop.close(ran, [following, *lowering.results(ran, given)])

@@ -262,7 +262,7 @@ class _Order:
 
 
 class _Cond:
-    """Makes a `cond` of merges and of effects in its branches. Its operands are switches, and values read around them."""
+    """Makes a `cond` of merges and of effects in branches. Its operands are switches, and values read around them."""
 
     def __init__(
         self,

@@ -204,7 +204,8 @@ class Scopes:
 
     def _rename(self, node: Node) -> None:
         self._place(node, self._reading(node))
-        self.renames.setdefault(node.inputs[0], []).append(node)
+        if not node.attrs.get("leaving"):
+            self.renames.setdefault(node.inputs[0], []).append(node)
 
     def _pair(self, node: Node, live: dict[Scope, Value], no: Scope, yes: Scope) -> None:
         arms, outer = (live.pop(no), live.pop(yes)), no.parent

@@ -1,0 +1,822 @@
+"""Python syntax on traced values: what a compiled function does is what Python does."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import pty
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import syntax_helpers
+from plainly import check_as_plain
+from syntax_helpers import clamp, decorated, scaled
+
+import dsl
+
+ROOT = Path(__file__).parent.parent
+UP, DOWN, MIXED = np.arange(1.0, 7.0), -np.arange(1.0, 7.0), np.array([3.0, -1, 4, -1, 5, -9])
+
+
+# -- statements ------------------------------------------------------------------------------------
+
+
+def if_elif_else(x):
+    if x[0] > 2:
+        y = x + 1
+    elif x[0] > 0:
+        y = x * 2
+    else:
+        y = -x
+    return y
+
+
+def if_alone(x):
+    if x.sum() > 0:
+        x = x * 2
+    return x
+
+
+def nested_ifs(x):
+    r = 0
+    if x[0] > 0:
+        if x[1] > 0:
+            r = 1
+        else:
+            r = 2
+    elif x[1] < -1:
+        r = 3
+    return r
+
+
+def while_loop(x):
+    n = 0
+    s = x.sum()
+    while abs(s) > 1:
+        s /= 2
+        n += 1
+    return s, n
+
+
+def while_else(x):
+    n = 0
+    while n < 4:
+        if x[n] < 0:
+            break
+        n += 1
+    else:
+        n = 100
+    return n
+
+
+def while_true(x):
+    s = 0.0
+    while True:
+        s += abs(x[0])
+        if s > 10:
+            break
+    return s
+
+
+def for_range(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += i * x[i]
+    return s, i
+
+
+def for_range_down(x):
+    s = 0.0
+    for i in range(len(x) - 1, -1, -2):
+        s = 2 * s + x[i]
+    return s
+
+
+def for_array(x):
+    s = 0.0
+    for v in x:
+        if v > 0:
+            s += v
+    return s
+
+
+def for_rows(x):
+    s = np.zeros(2)
+    for row in x.reshape(3, 2):
+        s += row
+    return s
+
+
+def for_enumerate(x):
+    s = 0.0
+    for i, v in enumerate(x, 1):
+        s += i * v
+    return s
+
+
+def for_zip(x):
+    s = 0.0
+    for a, b in zip(x, x[1:]):  # noqa: RUF007
+        s += a * b
+    return s
+
+
+def for_enumerate_zip(x):
+    s = 0.0
+    for i, (a, b) in enumerate(zip(x, x[::-1])):
+        s += i * a * b
+    return s
+
+
+def for_reversed(x):
+    s = 0.0
+    for v in reversed(x):
+        s = 2 * s + v
+    for i in reversed(range(3)):
+        s = 3 * s + i
+    return s
+
+
+def for_list(x):
+    s = 0.0
+    for f in [np.sin, np.cos, lambda v: v * 2]:
+        s += f(x).sum()
+    return s
+
+
+def for_dict_items(x):
+    s = 0.0
+    for name, v in {"a": x, "bb": 2 * x}.items():
+        s += len(name) * v.sum()
+    return s
+
+
+def break_and_continue(x):
+    s = 0.0
+    for i in range(len(x)):
+        if x[i] < 0:
+            continue
+        if x[i] > 4:
+            break
+        s += x[i]
+    return s, i
+
+
+def for_else(x):
+    for v in x:
+        if v < -2:
+            r = 1
+            break
+    else:
+        r = 2
+    return r
+
+
+def break_of_the_inner_loop(x):
+    count = 0
+    for i in range(len(x)):
+        for j in range(i):
+            if x[j] < 0:
+                break
+            count += 1
+        else:
+            count += 100
+    return count
+
+
+def return_from_a_loop(x):
+    for i in range(len(x)):
+        if x[i] < 0:
+            return i
+    return -1
+
+
+def return_from_nested_loops(x):
+    for i in range(len(x)):
+        for j in range(i):
+            if x[i] + x[j] > 8:
+                return i, j
+        if x[i] < -8:
+            return i, -1
+    return -1, -1
+
+
+def return_from_a_while(x):
+    n = 0
+    while n < 6:
+        if x[n] == 4:
+            return x * n
+        n += 1
+    return x
+
+
+def early_returns(x):
+    if x[0] < 0:
+        return -1.0
+    y = x.max()
+    if y > 5.5:
+        return y
+    return y * 100
+
+
+def return_nothing(x):
+    if x[0] > 0:
+        x[0] = 0
+        return
+    x[1] = 0
+
+
+def assertion(x):
+    assert x.shape == (6,), "six"
+    assert x[0] > -100, f"{x[0]} is small"
+    return x
+
+
+def deletion(x):
+    y = x + 1
+    del y
+    y = x * 2
+    return y
+
+
+def pass_and_docstring(x):
+    """Say nothing."""
+    if x[0] > 0:
+        pass
+    else:
+        ...
+    return x
+
+
+def loop_that_does_not_run(x):
+    y = x[0]
+    for i in range(int(x[0]) - 100):
+        y = x[i]
+    return y
+
+
+def while_that_promotes(x):
+    total = 0
+    for v in x:
+        total += v
+    return total
+
+
+STATEMENTS = [
+    if_elif_else, if_alone, nested_ifs, while_loop, while_else, while_true, for_range,
+    for_range_down, for_array, for_rows, for_enumerate, for_zip, for_enumerate_zip, for_reversed,
+    for_list, for_dict_items, break_and_continue, for_else, break_of_the_inner_loop,
+    return_from_a_loop, return_from_nested_loops, return_from_a_while, early_returns,
+    return_nothing, assertion, deletion, pass_and_docstring, loop_that_does_not_run,
+    while_that_promotes,
+]  # fmt: skip
+
+
+# -- expressions -----------------------------------------------------------------------------------
+
+
+def conditional_expression(x):
+    return x * 2 if x[0] > 0 else x - 1 if x[1] > -3 else x
+
+
+def and_or_not(x):
+    a = x[0] > 0 and x[1] > 0
+    b = x[0] > 0 or x[1] > 0
+    return a, b, not a, not (a or b)
+
+
+def and_gives_an_operand(x):
+    return x[0] and x[1], x[0] or x[1], 0 or x[2], None or x[3]
+
+
+def short_circuit(x):
+    i = 6
+    if i < len(x) and x[i] > 0:
+        return 1
+    n = 0
+    while n < len(x) and x[n] > 0:
+        n += 1
+    return n
+
+
+def short_circuit_on_data(x):
+    n = np.int64(abs(x[0])) + 5
+    return n < 6 and x[n] > 0
+
+
+def chained_comparison(x):
+    return 0 < x[0] < 2, -2 < x[1] <= x[0] != 3
+
+
+def comparison_evaluates_once(x):
+    def middle():
+        print("once")
+        return x[1]
+
+    return 0 < middle() < 3
+
+
+def augmented_names(x):
+    a = 1
+    a += x[0]
+    a *= 2
+    b = x
+    b -= 1
+    c = x[0]
+    c **= 2
+    d = 7
+    d //= 2
+    d %= 2
+    return a, b, c, d
+
+
+def augmented_subscripts(x):
+    x[0] += 1
+    x[1:3] *= 2
+    x[-1] -= x[0]
+    items = [1, 2]
+    items[0] += x[1]
+    table = {"k": x[2]}
+    table["k"] /= 2
+    return items, table
+
+
+def augmented_evaluates_its_index_once(x):
+    calls = []
+
+    def index():
+        calls.append(1)
+        return 2
+
+    x[index()] += 1
+    return len(calls)
+
+
+def tuple_targets(x):
+    a, b = x[0], x[1]
+    a, b = b, a
+    (c, d), e = (a, b), x[2]
+    [f, g] = [c, d]
+    x[0], x[1] = x[1], x[0]
+    h = i = x[3]
+    return a, b, c, d, e, f, g, h, i
+
+
+def starred_targets(x):
+    first, *rest = x
+    *most, last = [x[0], x[1], 3]
+    a, *b, c = range(5)
+    return first, len(rest), rest[0], most, last, a, b, c
+
+
+def unpacked_rows(x):
+    a, b, c = x.reshape(3, 2)
+    return a + b * c
+
+
+def comprehensions(x):
+    a = [v * 2 for v in x]
+    b = np.array([x[i] for i in range(6) if i % 2])
+    c = {k: x[k] for k in range(2)}
+    d = [x[i] + j for i in range(2) for j in range(i)]
+    e = [[x[i + j] for j in range(2)] for i in range(2)]
+    return a, b, c, d, e
+
+
+def generator_expressions(x):
+    return (
+        sum(v for v in x), sum(x[i] * i for i in range(3)), any(v > 5 for v in x),
+        all(v > 0 for v in x), max(v for v in x), min(abs(v) for v in x), sum([x[0], x[1]]),
+    )  # fmt: skip
+
+
+def builtins_on_values(x):
+    return (
+        abs(x[0]), max(x[0], x[1]), min(x[0], 2.0), round(x[0]), len(x), sum(x), int(x[0]),
+        float(x[1]), bool(x[0] > 2), divmod(x[0], 2.0), pow(x[0], 2), sorted([3, 1, 2]),
+    )  # fmt: skip
+
+
+def walrus(x):
+    if (n := x[0]) > 0:
+        return n
+    return n * 100
+
+
+def walrus_in_while(x):
+    i = -1
+    s = 0.0
+    while (i := i + 1) < 4:
+        s += x[i]
+    return s, i
+
+
+def membership(x):
+    return x[0] in (1, 2, 3), 4.0 in x, "a" in {"a": 1}, x[0] not in [3.0], 2 in [1, 2]
+
+
+def identity(x):
+    y = None
+    return y is None, x is not None, x is x
+
+
+def slices(x):
+    n = int(abs(x[0]))
+    return x[n:], x[:n], x[-n:], x[::n], x[n : 2 * n].sum()
+
+
+def formatted(x):
+    name = "x"
+    print(f"{name}[0] = {x[0]:8.3f}!", f"{x.sum():.1e}", sep="|", end="<\n")
+    print("plain", 1, [2], None)
+    print(x[1], int(x[2]), x[0] > 0)
+    print(x)
+    print(f"{{braces}} {3:>4} {x[0]!r:>12} {'a':>{4}}")
+    print()
+
+
+def printed_in_order(x):
+    for i in range(3):
+        if x[i] > 0:
+            print("positive", i, x[i])
+        else:
+            print("not", i)
+    print("done")
+
+
+EXPRESSIONS = [
+    conditional_expression, and_or_not, and_gives_an_operand, short_circuit, short_circuit_on_data,
+    chained_comparison, comparison_evaluates_once, augmented_names, augmented_subscripts,
+    augmented_evaluates_its_index_once, tuple_targets, starred_targets, unpacked_rows,
+    comprehensions, generator_expressions, builtins_on_values, walrus, walrus_in_while, membership,
+    identity, slices, formatted, printed_in_order,
+]  # fmt: skip
+
+
+# -- functions and classes -------------------------------------------------------------------------
+
+
+def nested_functions(x):
+    def step(v, k=2):
+        def inner(w):
+            return w * k if w > 0 else w
+
+        return inner(v) + 1
+
+    return step(x[0]), step(x[1], k=3)
+
+
+def lambdas_on_one_line(x):
+    f, g, h = lambda v: v + 1, lambda v: v * 2, lambda v: v if v > 0 else -v
+    return f(x[0]), g(x[0]), h(x[1])
+
+
+def closures(x):
+    scale = 2.0
+
+    def apply(v):
+        return scale * v
+
+    a = apply(x)
+    scale = 3.0
+    return a, apply(x)
+
+
+def nonlocal_counter(x):
+    count = 0
+
+    def visit(v):
+        nonlocal count
+        if v > 0:
+            count += 1
+
+    for i in range(6):
+        visit(x[i])
+    return count
+
+
+def helpers_of_another_module(x):
+    return clamp(x[0], 0.0), clamp(x[1], 0.0, high=2.0), syntax_helpers.scaled(x), scaled(x[0])
+
+
+def decorated_helper(x):
+    return decorated(x)
+
+
+def recursion(x, n=4):
+    return x if n == 0 else recursion(x * 2 + n, n - 1)
+
+
+def defaults_and_keywords(x):
+    def f(a, /, b=2, *rest, c=3, **more):
+        return a + b + sum(rest) + c + more.get("d", 0)
+
+    return f(x[0]), f(x[0], 1, 5, 6, c=x[1], d=x[2]), f(*[x[0], x[1]], **{"c": 1})  # noqa: PIE804
+
+
+def higher_order(x):
+    def apply(f, *args):
+        return f(*args)
+
+    return apply(np.maximum, x, 0), list(map(abs, [x[0], x[1]])), apply(lambda a, b: a - b, x, 1)
+
+
+class Shape:
+    sides = 4
+
+    def __init__(self, size):
+        self.size = size
+        self.__hidden = 10 * size
+        if size > 2:
+            self.size = size * 100
+
+    @property
+    def area(self):
+        return self.size * self.size if self.size > 0 else 0.0
+
+    @classmethod
+    def unit(cls):
+        return cls(1.0)
+
+    @staticmethod
+    def double(v):
+        return v * 2 if v > 0 else v
+
+    def hidden(self):
+        return self.__hidden
+
+    def grow(self, by):
+        self.size += by
+        return self
+
+    def __add__(self, other):
+        return Shape(self.size + other.size)
+
+    def __call__(self, v):
+        return v if v > self.size else self.size
+
+
+def classes(x):
+    s = Shape(x[0])
+    t = Shape(x[1]) + s
+    u = s.grow(2).size
+    return s.area, t.size, u, Shape.double(x[0]), Shape.sides, s(x[2]), Shape.unit().size
+
+
+def private_names(x):
+    return Shape(x[0]).hidden()
+
+
+@dataclasses.dataclass
+class State:
+    position: Any
+    velocity: Any
+    steps: int = 0
+
+    def energy(self):
+        return (self.velocity**2).sum()
+
+
+def dataclass_state(x):
+    state = State(x, np.ones_like(x))
+    for _ in range(3):
+        state.position = state.position + 0.5 * state.velocity
+        if state.position[0] > 2:
+            state.velocity = -state.velocity
+        state.steps += 1
+    return state, state.energy()
+
+
+def with_errstate(x):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y = x / (x - x[0])
+        if x[0] > 2:
+            y = y * 2
+    return y[1:]
+
+
+def dicts_and_lists(x):
+    d = {"a": x[0]}
+    d["b"] = d["a"] + 1
+    d.update(c=x[1])
+    items = [x[0]]
+    items.append(x[1])
+    items.extend([1, 2])
+    items.insert(0, x[2])
+    return d, items, items.pop(), d.get("z", 5), list(d), tuple(items)
+
+
+def match_statement(x):
+    match x.shape:
+        case (n,):
+            return x * n
+        case _:
+            return x
+
+
+FUNCTIONS = [
+    nested_functions, lambdas_on_one_line, closures, nonlocal_counter, helpers_of_another_module,
+    decorated_helper, recursion, defaults_and_keywords, higher_order, classes, private_names,
+    dataclass_state, with_errstate, dicts_and_lists, match_statement,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("x", [UP, DOWN, MIXED], ids=["up", "down", "mixed"])
+@pytest.mark.parametrize("function", STATEMENTS + EXPRESSIONS + FUNCTIONS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_syntax_means_what_python_means(function: Callable[..., Any], x: np.ndarray) -> None:
+    check_as_plain(function, x)
+
+
+def test_jit_of_lambdas_on_one_line() -> None:
+    f, g = dsl.jit(lambda x: x + 1), dsl.jit(lambda x: x - 1)
+    assert (f(1.0), g(1.0)) == (2.0, 0.0)
+    pair = [dsl.jit(h) for h in (lambda x: x * 2, lambda x: x * 3)]
+    assert [h(1.0) for h in pair] == [2.0, 3.0]
+
+
+def test_the_second_operand_is_not_evaluated_where_python_does_not() -> None:
+    def f(x, i):
+        return i < 3 and x[i] > 0, i >= 3 or x[i] > 0
+
+    compiled = dsl.jit(f)
+    assert compiled(np.ones(3), 7) == (False, True)
+    assert compiled(np.ones(3), 1) == (True, True)
+
+
+def test_an_untaken_branch_does_not_run() -> None:
+    def f(x, i):
+        return x[i] if i < 3 else 0.0
+
+    assert dsl.jit(f)(np.ones(3), 9) == 0.0
+
+
+def test_a_failing_assertion_raises_with_its_message() -> None:
+    def f(x):
+        assert x[0] > 0, f"x[0] is {x[0]:.2f}"
+        return x
+
+    with pytest.raises(AssertionError, match=r"x\[0\] is -1\.00"):
+        dsl.jit(f)(DOWN)
+
+
+def test_a_raise_under_a_condition_raises_when_the_condition_holds() -> None:
+    def f(x):
+        if x[0] < 0:
+            raise ValueError(f"negative: {x[0]}")
+        return x
+
+    compiled = dsl.jit(f)
+    np.testing.assert_array_equal(compiled(UP), UP)
+    with pytest.raises(ValueError, match=r"negative: -1\.0"):
+        compiled(DOWN)
+
+
+# -- loops stay loops ------------------------------------------------------------------------------
+
+
+def ir_of_a_loop(n: int) -> str:
+    space: dict[str, Any] = {"np": np}
+    text = textwrap.dedent(f"""
+        def count(x):
+            for i in range({n}):
+                x = x + i
+            return x
+    """)
+    name = f"<loop of {n}>"
+    import linecache
+
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    exec(compile(text, name, "exec"), space)
+    return dsl.jit(space["count"]).lower(1.0).text(locations=False)
+
+
+def test_the_number_of_trips_is_a_constant_of_the_graph() -> None:
+    short, long = ir_of_a_loop(10), ir_of_a_loop(10**7)
+    assert short != long
+    assert re.sub(r"\b10\b", "N", short) == re.sub(r"\b10000000\b", "N", long)
+
+
+def test_a_long_loop_traces_as_fast_as_a_short_one() -> None:
+    def seconds(n: int) -> float:
+        start = time.perf_counter()
+        ir_of_a_loop(n)
+        return time.perf_counter() - start
+
+    seconds(5)
+    assert seconds(10**7 + 1) < 10 * seconds(11) + 0.05
+
+
+# -- prompts ---------------------------------------------------------------------------------------
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb", "PYTHONSTARTUP": ""}
+
+
+def test_functions_of_python_dash_c() -> None:
+    program = textwrap.dedent("""
+        import numpy as np, dsl
+        @dsl.jit
+        def f(x):
+            if x[0] > 0:
+                return x * 2
+            return x
+        print(f(np.ones(2)), dsl.jit(lambda v: v + 1)(1.0))
+    """)
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[2. 2.] 2.0\n", done.stderr
+
+
+def test_functions_of_a_program_from_standard_input_are_refused() -> None:
+    program = "import dsl\n@dsl.jit\ndef f(x):\n    return x + 1\nprint(f(1))\n"
+    done = subprocess.run(
+        [sys.executable, "-"], input=program, env=ENVIRONMENT, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.stdout.strip() == "2" or "SourceError" in done.stderr
+
+
+PROMPT = """import numpy as np, dsl
+@dsl.jit
+def f(x):
+    if x[0] > 0:
+        return x * 2
+    return x
+
+f(np.ones(2)).tolist()
+def f(x):
+    return x * 100
+
+dsl.jit(f)(np.ones(2)).tolist()
+dsl.jit(lambda v: v + 41)(1)
+exit()
+"""
+
+
+def test_functions_of_the_interactive_prompt() -> None:
+    shown = talk([sys.executable, "-q", "-i"], PROMPT)
+    assert "[2.0, 2.0]" in shown
+    assert "[100.0, 100.0]" in shown
+    assert "\n42" in shown
+
+
+def talk(command: list[str], lines: str) -> str:
+    """Type lines at a program that thinks it has a terminal; return what it wrote."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvpe(command[0], command, ENVIRONMENT)
+    shown = b""
+    for line in lines.splitlines():
+        shown += read_until(terminal, (b">>> ", b"... "))
+        os.write(terminal, line.encode() + b"\n")
+    shown += read_until(terminal, ())
+    os.close(terminal)
+    os.waitpid(child, 0)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def read_until(terminal: int, ends: tuple[bytes, ...]) -> bytes:
+    seen = b""
+    while not seen.endswith(ends or b"\0"):
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:
+            return seen
+        if not part:
+            return seen
+        seen += part
+    return seen
+
+
+@pytest.mark.skipif(importlib.util.find_spec("IPython") is None, reason="IPython is not installed")
+def test_functions_of_notebook_cells(tmp_path: Path) -> None:
+    program = textwrap.dedent('''
+        from IPython.core.interactiveshell import InteractiveShell
+        shell = InteractiveShell.instance(history_manager=None)
+        shell.run_cell("import numpy as np, dsl\\n%precision 3\\nk = 3.0")
+        shell.run_cell("""
+        import numpy as np
+        @dsl.jit
+        def f(x):
+            if x[0] > 0:
+                return k * np.abs(x)
+            return x
+        """)
+        shell.run_cell("print(f(np.ones(2)).tolist())")
+        shell.run_cell("k = 4.0\\nprint(f(np.ones(2)).tolist())")
+        shell.run_cell("print(dsl.jit(lambda v: v + 41)(1))")
+    ''')
+    (tmp_path / "cells.py").write_text(program)
+    environment = {**ENVIRONMENT, "IPYTHONDIR": str(tmp_path)}
+    run = [sys.executable, str(tmp_path / "cells.py")]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[-4:-1] == ["[3.0, 3.0]", "[4.0, 4.0]", "42"], done.stderr
