@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 import time
 import types
@@ -197,6 +198,9 @@ class Compiled(Generic[P, R]):
         return self if instance is None else BoundCompiled(self, instance)
 
     def __reduce__(self) -> Any:
+        name = getattr(self._fn, "__qualname__", "")
+        if _named(getattr(self._fn, "__module__", None), name) is self:
+            return name  # `@jit` on a function of a module: found under its name again
         return _unpickle, (self._fn, self._options)
 
     def __repr__(self) -> str:
@@ -205,18 +209,27 @@ class Compiled(Generic[P, R]):
     # -- compiling -------------------------------------------------------------------------------------------------
 
     def _entry(self, arguments: Arguments, args: Any, kwargs: Any) -> tuple[Lowered, Arguments]:
-        failure = None
-        for entry in self._entries.get(arguments.key, ()):
-            failure = entry.traced.guard_failure()
-            if failure is None:
-                self._hits += 1
-                return entry, arguments
+        found, _ = self._find(arguments)
+        if found is not None:
+            return found, arguments
         with self._lock:
+            found, failure = self._find(arguments)
+            if found is not None:  # another thread compiled it meanwhile
+                return found, arguments
             self._misses += 1
             reason = self._why(arguments, failure)
             arguments, entry = self._compile_some_way(arguments, reason, args, kwargs)
             self._entries.setdefault(arguments.key, []).append(entry)
             return entry, arguments
+
+    def _find(self, arguments: Arguments) -> tuple[Lowered | None, str | None]:
+        failure = None
+        for entry in self._entries.get(arguments.key, ()):
+            failure = entry.traced.guard_failure()
+            if failure is None:
+                self._hits += 1
+                return entry, None
+        return None, failure
 
     def _compile_some_way(
         self, arguments: Arguments, reason: str, args: Any, kwargs: Any
@@ -353,6 +366,13 @@ def _filtered(error: Exception) -> Exception:
 
 def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
+
+
+def _named(module: str | None, path: str) -> Any:
+    found: Any = sys.modules.get(module or "")
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def _unpickle(fn: Callable[..., Any], options: dict[str, Any]) -> Compiled[Any, Any]:

@@ -641,6 +641,34 @@ def test_the_same_array_passed_twice_is_one_array() -> None:
     np.testing.assert_array_equal(b[:2], [1, 11])
 
 
+def write_and_read_table(x):
+    x[0] = x[0] + 5
+    return TABLE[0]
+
+
+def test_a_captured_array_that_is_an_argument_too_is_one_array() -> None:
+    TABLE[:] = 0
+    compiled = dsl.jit(write_and_read_table)
+    assert compiled(np.zeros(4)) == 0
+    assert compiled(TABLE) == 5
+    assert compiled(TABLE) == 10
+
+
+def test_a_captured_array_that_was_an_argument_at_first_is_not_always_one() -> None:
+    TABLE[:] = 0
+    compiled = dsl.jit(write_and_read_table)
+    assert compiled(TABLE) == 5
+    assert compiled(np.ones(4)) == 5
+    np.testing.assert_array_equal(TABLE, [5, 0, 0, 0])
+
+
+def test_a_captured_array_that_overlaps_an_argument_is_refused() -> None:
+    TABLE[:] = 0
+    with pytest.raises(dsl.errors.AliasError, match="overlap"):
+        dsl.jit(write_and_read_table)(TABLE[:2])
+    np.testing.assert_array_equal(TABLE, 0)
+
+
 def swap_names(x, y, n):
     for _ in range(n):
         y[1:-1] = 0.5 * (x[2:] + x[:-2])

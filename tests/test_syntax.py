@@ -435,13 +435,17 @@ def slices(x):
 
 
 def formatted(x):
-    name = "x"
+    name, width = "x", 5
     print(f"{name}[0] = {x[0]:8.3f}!", f"{x.sum():.1e}", sep="|", end="<\n")
     print("plain", 1, [2], None)
     print(x[1], int(x[2]), x[0] > 0)
     print(x)
-    print(f"{{braces}} {3:>4} {x[0]!r:>12} {'a':>{4}}")
+    print(f"{{braces}} {3:>4} {'a':>{4}} {int(x[0]):{width}d}")
     print()
+
+
+def formatted_by_repr(x):
+    print(f"{x[0]!r} {int(x[1])!r} {x!r} {x[0]!s}")
 
 
 def printed_in_order(x):
@@ -458,7 +462,7 @@ EXPRESSIONS = [
     chained_comparison, comparison_evaluates_once, augmented_names, augmented_subscripts,
     augmented_evaluates_its_index_once, tuple_targets, starred_targets, unpacked_rows,
     comprehensions, generator_expressions, builtins_on_values, walrus, walrus_in_while, membership,
-    identity, slices, formatted, printed_in_order,
+    identity, slices, formatted, formatted_by_repr, printed_in_order,
 ]  # fmt: skip
 
 
@@ -561,15 +565,28 @@ class Shape:
     def __add__(self, other):
         return Shape(self.size + other.size)
 
+    def __getitem__(self, k):
+        return self.size if self.size > 0 else k
+
+    def __len__(self):
+        return 3
+
     def __call__(self, v):
         return v if v > self.size else self.size
 
 
 def classes(x):
     s = Shape(x[0])
-    t = Shape(x[1]) + s
     u = s.grow(2).size
-    return s.area, t.size, u, Shape.double(x[0]), Shape.sides, s(x[2]), Shape.unit().size
+    return u, Shape.double(x[0]), Shape.sides, s(x[2]), Shape.unit().size, len(s)
+
+
+def properties(x):
+    return Shape(x[0]).area
+
+
+def operators_of_classes(x):
+    return (Shape(x[0]) + Shape(x[1])).size, Shape(x[0])[5]
 
 
 def private_names(x):
@@ -625,7 +642,7 @@ def match_statement(x):
 
 FUNCTIONS = [
     nested_functions, lambdas_on_one_line, closures, nonlocal_counter, helpers_of_another_module,
-    decorated_helper, recursion, defaults_and_keywords, higher_order, classes, private_names,
+    decorated_helper, recursion, defaults_and_keywords, higher_order, classes, properties, operators_of_classes, private_names,
     dataclass_state, with_errstate, dicts_and_lists, match_statement,
 ]  # fmt: skip
 

@@ -8,7 +8,6 @@ user's error.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,8 +28,17 @@ from dsl.errors import (
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.loops import Span, as_counted, trip_value
 from dsl.frontend.optional import TracedOptional
-from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here, may_alias
-from dsl.frontend.state import Snapshot, State, Undefined, is_numeric, refill
+from dsl.frontend.scopes import (
+    Scope,
+    Storage,
+    Trace,
+    current_scope,
+    current_trace,
+    here,
+    link,
+    may_alias,
+)
+from dsl.frontend.state import Snapshot, State, Undefined, is_mutable, is_numeric, refill
 from dsl.frontend.traced import (
     Kind,
     Traced,
@@ -390,34 +398,45 @@ def _join_branches(pred: Value, state: State, before: Snapshot, branches: list[B
         joined.results, results, joined.pairs, joined.names, strict=False
     ):
         traced.storage = Storage(value, parent)
-        if info.kind is Kind.ARRAY and not name.startswith("dsl__"):
-            _note_aliases(traced.storage, (a, b), branches)
+        if info.kind is Kind.ARRAY and name != RESULT:
+            _note_aliases(traced.storage, (a, b), branches, pred, parent)
     for traced, flag, name in joined.flagged:
         traced.storage.defined = (flag.storage.value, parent, name)
     for storage, value in zip(storages, results[len(joined.results) :], strict=True):
         storage.set(value)
-    state.put(
-        [
-            _install(before, cell, structure, leaves)
-            for cell, (structure, leaves) in enumerate(cells)
-        ]
-    )
+    objects = [
+        _install(before, cell, structure, leaves, _unchanged(before, cell, branches))
+        for cell, (structure, leaves) in enumerate(cells)
+    ]
+    state.commit(objects, before)
     _discard(then.scope, other.scope)
 
 
-def _install(snapshot: Snapshot, cell: int, structure: Structure, leaves: list[Any]) -> Any:
-    """Return the object of a cell with new leaves, the same container when it kept its structure."""
+def _install(
+    snapshot: Snapshot, cell: int, structure: Structure, leaves: list[Any], same: bool = True
+) -> Any:
+    """Return the object of a cell with new leaves: the `same` container, if it can change, or a new one."""
     item = snapshot.objects[cell]
+    if structure.type is not None and not (same and is_mutable(item)):
+        kept = structure == snapshot.structures[cell] and all(
+            x is y for x, y in zip(leaves, snapshot.leaves[cell], strict=True)
+        )
+        return item if kept and same else unflatten(structure, leaves)
     if structure.type is None:
         return leaves[0]
     if structure == snapshot.structures[cell] and all(
         x is y for x, y in zip(leaves, snapshot.leaves[cell], strict=True)
     ):
         return item
-    if structure == snapshot.structures[cell] and structure.type is not tuple:
+    if structure == snapshot.structures[cell]:
         refill(item, structure, leaves)
         return item
     return unflatten(structure, leaves)
+
+
+def _unchanged(before: Snapshot, cell: int, branches: list[Branch]) -> bool:
+    """Tell whether a variable holds the same object after both branches as before."""
+    return all(b.raised or b.after.objects[cell] is before.objects[cell] for b in branches)
 
 
 def _join_cell(
@@ -437,11 +456,11 @@ def _join_cell(
         if missing and (name.startswith("dsl__") or _jumps(state, one.after)):
             return _join_absent(pair[1 - k], (a, b)[1 - k], k, joined)
     if a != b:
-        if name == RESULT:
-            return _leaf(_join_results(pair, (a, b), joined))
         optional = _join_optional(pair, (a, b), joined)
         if optional is not None:
             return _leaf(optional)
+        if name == RESULT:
+            return _leaf(_join_results(pair, (a, b), joined))
         return _leaf(_join_odd(name, pair, (a, b)))
     return a, [_join_leaf(name, x, y, joined) for x, y in zip(*pair, strict=True)]
 
@@ -741,15 +760,39 @@ def region_of(
     return Graph(scope.name, (*leading, *params), graph.results, graph.effects)
 
 
-def _note_aliases(storage: Storage, leaves: tuple[Any, Any], branches: list[Branch]) -> None:
-    for leaf, branch in zip(leaves, branches, strict=True):
-        if (
-            isinstance(leaf, Traced)
-            and leaf.kind is Kind.ARRAY
-            and not branch.scope.encloses(leaf.storage.scope)
-            and _BOTTOM not in leaves
-        ):
-            may_alias(storage, leaf.storage)
+def _note_aliases(
+    storage: Storage, leaves: tuple[Any, Any], branches: list[Branch], pred: Value, parent: Scope
+) -> None:
+    """The joined array is, by the predicate, an array from outside that one branch or the other named."""
+    if _BOTTOM in leaves:
+        return
+    for k, (leaf, branch) in enumerate(zip(leaves, branches, strict=True)):
+        if not _is_traced_array(leaf):
+            continue
+        if branch.scope.encloses(leaf.storage.scope):
+            _note_inner_aliases(storage, leaf.storage, branch.scope)
+            continue
+        when = pred if k == 0 else parent.emit("logical_not", pred)
+        _link(storage, leaf, when, parent)
+
+
+def _note_inner_aliases(storage: Storage, inner: Storage, scope: Scope) -> None:
+    """An array made in a region that may be one from outside: later writes to what it became are refused."""
+    for edge in inner.aliases:
+        other = edge.other_than(inner)
+        if other is not None and not scope.encloses(other.scope):
+            may_alias(storage, other)
+
+
+def _is_traced_array(leaf: Any) -> bool:
+    return isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY
+
+
+def _link(storage: Storage, leaf: Traced, when: Value, scope: Scope) -> None:
+    if leaf.views or leaf.storage.value.type != storage.value.type:
+        may_alias(storage, leaf.storage)
+    else:
+        link(storage, leaf.storage, when, scope)
 
 
 # -- loops -------------------------------------------------------------------------------------------------------
@@ -783,6 +826,10 @@ class Pass:
     leaves: dict[tuple[int, int], Traced]
     flags: dict[int, Value]
     installed: list[list[Any]]
+    objects: list[Any]
+
+
+Moves = dict[tuple[int, int], tuple[int, int]]
 
 
 class Loop:
@@ -971,8 +1018,8 @@ class Loop:
                     traced.storage.defined = (flags[cell], scope, name)
         for storage in self.plan.storages:
             params.append(self._carry(storage, scope))
-        installed = self._install(leaves)
-        return Pass(scope, trip, params, leaves, flags, installed)
+        installed, objects = self._install(leaves)
+        return Pass(scope, trip, params, leaves, flags, installed, objects)
 
     def _carry(self, storage: Storage, scope: Scope) -> Value:
         param = scope.param(storage.value.tensor, self._name_of(storage))
@@ -988,7 +1035,7 @@ class Loop:
                 return name
         return ""
 
-    def _install(self, leaves: dict[tuple[int, int], Traced]) -> list[list[Any]]:
+    def _install(self, leaves: dict[tuple[int, int], Traced]) -> tuple[list[list[Any]], list[Any]]:
         objects, installed = [], []
         for cell, own in enumerate(self.before.leaves):
             structure = self.plan.structures.get(cell, self.before.structures[cell])
@@ -999,7 +1046,7 @@ class Loop:
             installed.append(new)
             objects.append(self._object(cell, structure, new))
         self.state.put(objects)
-        return installed
+        return installed, objects
 
     def plan_static(self, cell: int, k: int) -> Any:
         return self._statics.get((cell, k)) if hasattr(self, "_statics") else None
@@ -1157,11 +1204,12 @@ class Loop:
         trace, parent = the_trace(), current_scope()
         with trace.resumed(run.scope, contents):
             results = self._results(run, after)
-        swap = self._check_aliases(run, after)
+        moves = self._moves(run, after)
+        self._refuse_parting(run, after, contents, moves)
+        never = self._never_runs(parent) if self._arrays(run) else None
         inits = self._inits(parent)
-        observed = self._release(swap, parent)
-        outputs = self._emit(parent, test, chosen, run, results, inits, swap if observed else None)
-        self._finish(parent, run, after, outputs, swap if observed else None, observed)
+        outputs = self._emit(parent, test, chosen, run, results, inits, moves)
+        self._finish(parent, run, after, outputs, moves, never)
         _discard(run.scope, *([test.scope] if test else []))
 
     def _results(self, run: Pass, after: Snapshot) -> list[Value]:
@@ -1195,63 +1243,97 @@ class Loop:
         values += [parent.constant(False) for _ in self.plan.maybe]
         return values + [_contents(storage) for storage in self.plan.storages]
 
-    def _check_aliases(
-        self, run: Pass, after: Snapshot
-    ) -> dict[tuple[int, int], tuple[int, int]] | None:
-        """Return how rebound arrays change places, if they only do that; None if all end in memory of their own.
+    # -- arrays that the loop's variables stand for by turns -----------------------------------------------------
 
-        Refuses loops in which an array is both written in place and rebound in a way that names of one array would part.
-        """
-        arrays = {key: leaf for key, leaf in run.leaves.items() if leaf.kind is Kind.ARRAY}
-        if not any(leaf.storage.written for leaf in arrays.values()):
+    def _moves(self, run: Pass, after: Snapshot) -> Moves | None:
+        """Return how rebound arrays change places, if they only do that: each variable, and whose array it has next."""
+        arrays = self._arrays(run)
+        owner = {leaf.storage: key for key, leaf in arrays.items()}
+        moved = {}
+        for key in arrays:
+            end = after.leaves[key[0]][key[1]]
+            if (
+                isinstance(end, Traced)
+                and not end.views
+                and end.storage in owner
+                and self._start(key) is not None
+            ):
+                moved[key] = owner[end.storage]
+        turns = any(k != m for k, m in moved.items()) or any(
+            arrays[k].storage.written for k in moved
+        )
+        return moved if turns and set(moved) == set(moved.values()) else None
+
+    def _arrays(self, run: Pass) -> dict[tuple[int, int], Traced]:
+        return {key: leaf for key, leaf in run.leaves.items() if leaf.kind is Kind.ARRAY}
+
+    def _start(self, key: tuple[int, int]) -> Traced | None:
+        """Return the traced array that a variable had before the loop."""
+        if key[0] in self.plan.structures:
             return None
-        by_storage = {leaf.storage: key for key, leaf in arrays.items()}
-        ends = {key: after.leaves[key[0]][key[1]] for key in arrays}
-        moved = {
-            k: by_storage.get(e.storage) if isinstance(e, Traced) and not e.views else None
-            for k, e in ends.items()
-        }
-        if all(m is not None for m in moved.values()) and len(set(moved.values())) == len(moved):
-            return {k: m for k, m in moved.items() if m is not None}
-        for key, end in ends.items():
-            foreign = isinstance(end, Traced) and (
-                (end.storage in by_storage and moved[key] != key)
-                or not run.scope.encloses(end.storage.scope)
+        leaf = self.before.leaves[key[0]][key[1]]
+        return leaf if _is_traced_array(leaf) and not leaf.views else None
+
+    def _refuse_parting(
+        self, run: Pass, after: Snapshot, contents: dict[Storage, Value], moves: Moves | None
+    ) -> None:
+        """Refuse loops in which it depends on the trip which array a write goes to."""
+        arrays = self._arrays(run)
+        written = any(leaf.storage.written for leaf in arrays.values())
+        own = {leaf.storage for leaf in arrays.values()}
+        for key, leaf in arrays.items():
+            if moves and key in moves:
+                continue
+            end, start = (
+                after.leaves[key[0]][key[1]],
+                self.before.leaves[key[0]][key[1]] if key[0] not in self.plan.structures else None,
             )
-            if foreign or (arrays[key].storage.written and self._came_from_outside(key)):
+            foreign = isinstance(end, Traced) and (
+                end.storage in own or not run.scope.encloses(end.storage.scope)
+            )
+            outside = isinstance(start, Traced) and start.storage.origin is not None
+            shared = isinstance(start, Traced) and _is_changed(contents.get(start.storage))
+            if (written and foreign) or (leaf.storage.written and outside) or shared:
                 raise AliasError(
-                    f"the variable `{self.state.names[key[0]]}` is written in place and also rebound in this loop, so that which array "
-                    "is written depends on the trip",
+                    f"the variable `{self.state.names[key[0]]}` is rebound in this loop and its array is also written in "
+                    "place, so that which array is written depends on the trip",
                     location=here(),
                     remedy="copy the array before the loop, or assign its elements (`x[...] = y`) instead of rebinding it",
                 )
-        return None
 
-    def _came_from_outside(self, key: tuple[int, int]) -> bool:
-        leaf = self.before.leaves[key[0]][key[1]] if key[0] not in self.plan.structures else None
-        return isinstance(leaf, Traced) and leaf.storage.origin is not None
+    def _never_runs(self, parent: Scope) -> Value | None:
+        """Return a predicate that the loop makes no trip, or None if it surely makes one."""
+        if self.static_trips is not None:
+            return None
+        if self.trips is not None:
+            return parent.emit("equal", self.trips, parent.constant(0, I64))
+        assert self.test is not None
+        first = predicate(self.test())
+        return (
+            None
+            if first is True
+            else parent.constant(True)
+            if first is False
+            else parent.emit("logical_not", first)
+        )
 
-    def _release(
-        self, swap: dict[tuple[int, int], tuple[int, int]] | None, parent: Scope
-    ) -> dict[tuple[int, int], Storage]:
-        """Let go of the state before the loop; return the swapped arrays that something else still sees."""
-        refs: dict[tuple[int, int], weakref.ref[Storage]] = {}
-        if swap and any(k != m for k, m in swap.items()):
-            for key in swap:
-                leaf = self.before.leaves[key[0]][key[1]]
-                if isinstance(leaf, Traced) and not leaf.views:
-                    refs[key] = weakref.ref(leaf.storage)
-                leaf = None
-            self._final = _Shell(self.before)
-            self.state.put([None] * len(self.before.objects))
-            self.before.forget()
-        else:
-            self._final = _Shell(self.before)
-        return {key: s for key, ref in refs.items() if (s := ref()) is not None}
+    def _note_aliases(
+        self, run: Pass, after: Snapshot, leaves: dict[tuple[int, int], Traced], moves: Moves | None, never: Value | None, parent: Scope
+    ) -> None:  # fmt: skip
+        """Say which arrays from before the loop its variables may stand for after it."""
+        for key in self._arrays(run):
+            if moves and key in moves:
+                continue
+            start, end = self._start(key), after.leaves[key[0]][key[1]]
+            if start is not None and never is not None:
+                _link(leaves[key].storage, start, never, parent)
+            if _is_traced_array(end) and not run.scope.encloses(end.storage.scope):
+                ran = parent.constant(True) if never is None else parent.emit("logical_not", never)
+                _link(leaves[key].storage, end, ran, parent)
 
     def _emit(
         self, parent: Scope, test: Pass | None, chosen: Value | None, run: Pass, results: list[Value], inits: list[Value],
-        swap: dict[tuple[int, int], tuple[int, int]] | None,
+        swap: Moves | None,
     ) -> list[Value]:  # fmt: skip
         body_params, results, inits = list(run.params), list(results), list(inits)
         test_params = list(test.params) if test else []
@@ -1297,8 +1379,7 @@ class Loop:
         return _visible(param.shape, parent)
 
     def _finish(
-        self, parent: Scope, run: Pass, after: Snapshot, outputs: list[Value],
-        swap: dict[tuple[int, int], tuple[int, int]] | None, observed: dict[tuple[int, int], Storage],
+        self, parent: Scope, run: Pass, after: Snapshot, outputs: list[Value], moves: Moves | None, never: Value | None
     ) -> None:  # fmt: skip
         """Put the loop's results into the cells and storages."""
         values = iter(outputs)
@@ -1316,21 +1397,28 @@ class Loop:
                     traced.storage.defined = (flag, parent, name)
         for storage in self.plan.storages:
             storage.set(next(values))
-        if swap:
-            self._unswap(dict(zip(swap, values, strict=True)), leaves, observed, parent)
-        objects = []
-        for cell, own in enumerate(self._final.leaves):
-            structure = self.plan.structures.get(cell, self._final.structures[cell])
-            count = _count(structure)
+        self._note_aliases(run, after, leaves, moves, never, parent)
+        if moves:
+            self._unswap(dict(zip(moves, values, strict=True)), leaves, parent)
+        cells = range(len(self.before.objects))
+        self.state.commit([self._final(cell, leaves, run, after) for cell in cells], self.before)
+
+    def _final(
+        self, cell: int, leaves: dict[tuple[int, int], Traced], run: Pass, after: Snapshot
+    ) -> Any:
+        """Return what a cell holds after the loop."""
+        if cell in self.plan.lost:
+            return self.plan.lost[cell]
+        structure = self.plan.structures.get(cell)
+        if structure is not None:
             new = [
-                leaves.get(
-                    (cell, k),
-                    own[k] if cell not in self.plan.structures else self.plan_static(cell, k),
-                )
-                for k in range(count)
+                leaves.get((cell, k), self.plan_static(cell, k)) for k in range(_count(structure))
             ]
-            objects.append(self.plan.lost.get(cell) or self._final.build(cell, structure, new))
-        self.state.put(objects)
+            return unflatten(structure, new)
+        own = self.before.leaves[cell]
+        new = [leaves.get((cell, k), leaf) for k, leaf in enumerate(own)]
+        same = after.objects[cell] is run.objects[cell]
+        return _install(self.before, cell, self.before.structures[cell], new, same)
 
     def _always(self, run: Pass, after: Snapshot, cell: int) -> bool:
         return all(
@@ -1339,61 +1427,33 @@ class Loop:
             for e in after.leaves[cell]
         )
 
-    def _unswap(
-        self,
-        slots: dict[Any, Value],
-        leaves: dict[Any, Traced],
-        observed: dict[Any, Storage],
-        parent: Scope,
-    ) -> None:
-        """Give arrays that something else still sees the contents that ended in their memory."""
-        order = {key: j for j, key in enumerate(slots)}
-        for key, storage in observed.items():
+    def _unswap(self, slots: dict[Any, Value], leaves: dict[Any, Traced], parent: Scope) -> None:
+        """Give the arrays from before the loop what ended in their memory, and link them with their new names."""
+        places = []
+        for j, key in enumerate(slots):
+            start = self._start(key)
+            assert start is not None
+            places.append(
+                (
+                    start.storage,
+                    [
+                        parent.emit("equal", slot, parent.constant(j, I64))
+                        for slot in slots.values()
+                    ],
+                )
+            )
+        for storage, held in places:
             value = storage.get()
-            for name, slot in slots.items():
-                here_now = parent.emit("equal", slot, parent.constant(order[key], I64))
+            for name, here_now in zip(slots, held, strict=True):
                 value = parent.emit("where", here_now, leaves[name].storage.value, value)
             storage.set(value)
-        for name in slots:
-            for storage in observed.values():
-                may_alias(leaves[name].storage, storage)
+        for storage, held in places:
+            for name, here_now in zip(slots, held, strict=True):
+                link(leaves[name].storage, storage, here_now, parent)
 
 
-class _Shell:
-    """What is left of a snapshot when its objects are let go: structures and the leaves that are not traced arrays."""
-
-    def __init__(self, before: Snapshot) -> None:
-        self.structures = list(before.structures)
-        plain = [
-            [leaf if not _is_array(leaf) else None for leaf in leaves] for leaves in before.leaves
-        ]
-        self.leaves: list[list[Any]] = plain
-        self.before = before
-        self.kept = [
-            (obj, list(leaves)) for obj, leaves in zip(before.objects, before.leaves, strict=True)
-        ]
-        containers = [s.type is not None for s in before.structures]
-        self.objects = [
-            obj if c else None for obj, c in zip(before.objects, containers, strict=True)
-        ]
-        self.kept_leaves = None
-
-    def build(self, cell: int, structure: Structure, leaves: list[Any]) -> Any:
-        own = self.kept[cell][1] if self.kept else []
-        merged = [
-            own[k] if leaf is None and k < len(own) and own[k] is not None else leaf
-            for k, leaf in enumerate(leaves)
-        ]
-        if structure.type is None:
-            return merged[0]
-        if (
-            structure == self.structures[cell]
-            and self.objects[cell] is not None
-            and structure.type is not tuple
-        ):
-            refill(self.objects[cell], structure, merged)
-            return self.objects[cell]
-        return unflatten(structure, merged)
+def _is_changed(value: Value | None) -> bool:
+    return value is not None and value.node.op.name != "param"
 
 
 class _StaticTest(Exception):

@@ -181,6 +181,21 @@ def _names_in(nodes: list[ast.stmt] | list[ast.expr]) -> _Names:
     return found
 
 
+def _assigned_by_nested(statements: list[ast.stmt]) -> set[str]:
+    """Return the names that nested functions assign by `nonlocal`: any call may change them."""
+    found: set[str] = set()
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.FunctionDef):
+                found |= {
+                    n
+                    for inner in ast.walk(node)
+                    if isinstance(inner, ast.Nonlocal)
+                    for n in inner.names
+                }
+    return found
+
+
 def _closed_over(statements: list[ast.stmt]) -> set[str]:
     """Return the names that nested functions read: they may be read at any time."""
     found: set[str] = set()
@@ -212,6 +227,7 @@ class _Rewriter(ast.NodeTransformer):
         self.borrowed: set[str] = set()
         self.nested: dict[str, _Names] = {}
         self.comprehension: list[set[str]] = []
+        self.shared: set[str] = set()
 
     # -- functions -----------------------------------------------------------------------------------------------
 
@@ -233,6 +249,7 @@ class _Rewriter(ast.NodeTransformer):
             if isinstance(n, ast.FunctionDef)
         }
         self.locals = {*used.stored, *_parameters(tree.args)} - used.nonlocals
+        self.shared = _assigned_by_nested(statements)
         annotate(
             statements,
             lambda nodes: set(_names_in(nodes).loaded),
@@ -332,6 +349,9 @@ class _Rewriter(ast.NodeTransformer):
                 found.visit(node)
         found.stored.update(self._assigned_by_calls(found.loaded))
         mine = self.locals | self.borrowed
+        tops = [top for block in blocks for top in (block if isinstance(block, list) else [block])]
+        calls = any(isinstance(n, ast.Call) for top in tops for n in ast.walk(top))
+        found.stored.update(dict.fromkeys(sorted(self.shared)) if calls else {})
         stored = [n for n in found.stored if n in mine]
         read = [n for n in found.loaded if n in self.locals and n not in found.stored]
         return stored, read, [n for n in found.subscripted if n in self.locals]
@@ -346,10 +366,13 @@ class _Rewriter(ast.NodeTransformer):
                 names += self.nested[name].loaded
         return {n: None for name in reached for n in sorted(self.nested[name].nonlocals)}
 
-    @staticmethod
-    def _live(node: ast.stmt, stored: list[str]) -> list[str]:
+    def _live(self, node: ast.stmt, stored: list[str]) -> list[str]:
+        """Return the assigned names that matter: live afterwards, or read by a branch that another may have set before."""
         live: set[str] | None = getattr(node, "dsl_live", None)
-        return stored if live is None else [n for n in stored if n in live]
+        if live is None:
+            return stored
+        read = set(_names_in([node]).loaded) if isinstance(node, ast.If) else set()
+        return [n for n in stored if n in live or n in read or n in self.shared]
 
     def _next(self) -> int:
         self.count += 1

@@ -128,6 +128,15 @@ class _Loops:
         return [node]
 
     def loop(self, node: ast.While | ast.For) -> list[ast.stmt]:
+        endless = (
+            isinstance(node, ast.While)
+            and isinstance(node.test, ast.Constant)
+            and bool(node.test.value)
+        )
+        if isinstance(node, ast.While) and any(
+            isinstance(n, ast.NamedExpr) for n in ast.walk(node.test)
+        ):
+            self._test_inside(node)
         node.body, node.orelse = self.block(node.body), self.block(node.orelse)
         self.count += 1
         leave, skip = f"dsl__break_{self.count}", f"dsl__continue_{self.count}"
@@ -156,6 +165,8 @@ class _Loops:
             resume = ast.copy_location(ast.Return(ast.Name(RESULT, ast.Load())), node)
             check = ast.copy_location(ast.If(done, [resume], []), node)
             check.dsl_resume = True  # type: ignore[attr-defined]
+            if endless and not breaks:
+                check = resume  # type: ignore[assignment]
             absent = ast.Call(
                 ast.Attribute(ast.Name("dsl__", ast.Load()), "undefined", ast.Load()),
                 [ast.Constant(RESULT)],
@@ -165,6 +176,14 @@ class _Loops:
             before, after = [_set(DONE, False, node), forget, *before], [check, *after]
         node.body, node.orelse = body, []
         return [*before, node, *after]
+
+    @staticmethod
+    def _test_inside(node: ast.While) -> None:
+        """Move a condition that assigns variables into the body, where what it assigns is carried."""
+        leave: list[ast.stmt] = [*node.orelse, ast.copy_location(ast.Break(), node)]
+        wrong = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
+        node.body = [ast.copy_location(ast.If(wrong, leave, []), node.test), *node.body]
+        node.test, node.orelse = ast.copy_location(ast.Constant(True), node.test), []
 
     @staticmethod
     def _guard(node: ast.While | ast.For, leave: str) -> None:

@@ -131,6 +131,8 @@ class Runtime:
             return lift(obj)[key]
         if (obj is np.mgrid or obj is np.ogrid) and has_traced(_bounds(key)):
             return _FUNCTIONS["_mgrid" if obj is np.mgrid else "_ogrid"](key)
+        if obj is np.r_ or obj is np.c_:
+            return _glued(obj, key)
         if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
             key = key.__index__()
         if isinstance(key, Traced) and isinstance(obj, dict):
@@ -277,6 +279,25 @@ class Runtime:
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as traced code calls it."""
         return call(fn, *args, **kwargs)
+
+
+def _glued(obj: Any, key: Any) -> Any:
+    """`np.r_[...]` and `np.c_[...]` of slices, numbers and arrays."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if not has_traced([*keys, *_bounds(key)]):
+        return _adopt(obj[key])
+    if any(isinstance(k, str) for k in keys):
+        raise UnsupportedError("np.r_ with a string", location=here(), remedy="use np.concatenate")
+    parts = [_glued_part(k) for k in keys]
+    return _FUNCTIONS["concatenate"](parts) if obj is np.r_ else _FUNCTIONS["column_stack"](parts)
+
+
+def _glued_part(k: Any) -> Any:
+    if not isinstance(k, slice):
+        return _FUNCTIONS["atleast_1d"](k)
+    if isinstance(k.step, complex):
+        return _FUNCTIONS["linspace"](k.start, k.stop, int(abs(k.step)))
+    return _FUNCTIONS["arange"](k.start or 0, k.stop, k.step or 1)
 
 
 def _bounds(key: Any) -> list[Any]:
@@ -444,7 +465,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     except TypeError:
         special = None
     if special is not None:
-        return special(*args, **kwargs)
+        return special(*map(unwrap, args) if special is not _isinstance else args, **kwargs)
     if isinstance(fn, np.ufunc):
         return _call_ufunc(fn, args, kwargs)
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
@@ -575,6 +596,16 @@ def _refuse_random(fn: Any) -> None:
 
 def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     """Make an instance; a Python `__init__` of the user's is converted."""
+    if cls is np.ndarray and current_trace() is not None:
+        return _FUNCTIONS["empty"](
+            *args[:2], **{k: v for k, v in kwargs.items() if k in ("shape", "dtype")}
+        )
+    if cls is np.errstate and "raise" in kwargs.values():
+        raise UnsupportedError(
+            "np.errstate(...='raise') has no effect on compiled code",
+            location=here(),
+            remedy="test for the bad values (`if np.any(b == 0): raise ...`)",
+        )
     if issubclass(cls, np.generic) and has_traced(args):
         return lift(args[0]).astype(cls) if args else cls()
     init = cls.__dict__.get("__init__")
@@ -665,7 +696,11 @@ def _extreme(
     plain: Callable[..., Any], pick: Callable[[Any, Any], Any], name: str
 ) -> Callable[..., Any]:
     def choose(*args: Any, key: Any = None, **kwargs: Any) -> Any:
-        items = list(args[0]) if len(args) == 1 and not (isinstance(args[0], Traced)) else args
+        items = (
+            list(args[0])
+            if len(args) == 1 and (key is not None or not isinstance(args[0], Traced))
+            else args
+        )
         if key is not None:
             return _extreme_by_key(items, key, pick, plain)
         if len(args) == 1 and isinstance(args[0], Traced):
@@ -706,20 +741,16 @@ def _sum(items: Any, start: Any = 0) -> Any:
 
 def _any(items: Any) -> Any:
     items = list(items)
-    return _logic(items[0], _thunks(items[1:]), False) if has_traced(items) else any(items)
+    return _logic(_truth(items[0]), _thunks(items[1:]), False) if has_traced(items) else any(items)
 
 
 def _all(items: Any) -> Any:
     items = list(items)
-    return _logic(items[0], _thunks(items[1:]), True) if has_traced(items) else all(items)
+    return _logic(_truth(items[0]), _thunks(items[1:]), True) if has_traced(items) else all(items)
 
 
 def _thunks(items: list[Any]) -> tuple[Callable[[], Any], ...]:
-    return tuple(functools.partial(_same, item) for item in items)
-
-
-def _same(item: Any) -> Any:
-    return item
+    return tuple(functools.partial(_truth, item) for item in items)
 
 
 def _pow(base: Any, exponent: Any, modulus: Any = None) -> Any:

@@ -40,9 +40,9 @@ __all__ = [
     "tracing",
 ]
 
-_LIBRARIES = tuple(
-    str(Path(module.__file__ or "").parent) + os.sep for module in (sys.modules["dsl"], np)
-)
+_NUMPY = Path(np.__file__).parent
+_OWN = Path(sys.modules["dsl"].__file__ or "").parent
+_LIBRARIES = tuple(f"{path}{os.sep}" for path in (_OWN, _NUMPY, _NUMPY.parent / "scipy"))
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 # By id, since hashing a code object reads all of it; `_positions` keeps the code alive.
 _locations: dict[tuple[int, int], Location] = {}
@@ -58,7 +58,7 @@ _stack = _Stack()
 
 
 def here() -> Location | None:
-    """Return the user's line that is running: the innermost frame outside dsl, NumPy and Python's own library."""
+    """Return the user's line that is running: the innermost frame outside dsl, NumPy, SciPy and Python's library."""
     frame: Any = sys._getframe(1)
     while frame is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
@@ -111,6 +111,7 @@ class Storage:
 
     __slots__ = (
         "__weakref__",
+        "aliases",
         "ambiguous",
         "defined",
         "loc",
@@ -128,6 +129,7 @@ class Storage:
         self.written = False
         self.strides: tuple[int, ...] | None = None
         self.ambiguous: list[weakref.ref[Storage]] = []
+        self.aliases: list[Alias] = []
         self.defined: tuple[Value, Scope, str] | None = None
         self.loc = here()
 
@@ -141,12 +143,29 @@ class Storage:
     def set(self, value: Value) -> None:
         """Replace the contents."""
         self._refuse_ambiguous()
+        self._replace(value)
+        if self.aliases:
+            self._spread(value, None, [self])
+
+    def _replace(self, value: Value) -> None:
         scope = current_scope()
         if self.scope is not scope:
             scope.local(self.value, self.scope, self.loc)
             scope.replaced.setdefault(self, (self.value, self.scope))
         self.put(value, scope)
         self.written = True
+
+    def _spread(self, value: Value, same: Value | None, path: list[Storage]) -> None:
+        """Write new contents also to arrays that are the same memory when a predicate holds, along chains of such arrays."""
+        scope = current_scope()
+        for edge in self.aliases:
+            other = edge.other_than(self)
+            if other is None or any(other is s for s in path) or not edge.scope.encloses(scope):
+                continue
+            link_holds = scope.local(edge.when, edge.scope)
+            both = link_holds if same is None else scope.emit("logical_and", same, link_holds)
+            other._replace(scope.emit("where", both, value, other.get()))
+            other._spread(value, both, [*path, other])
 
     def put(self, value: Value, scope: Scope) -> None:
         """Set the contents without any bookkeeping."""
@@ -161,6 +180,27 @@ class Storage:
                     location=here(),
                     remedy=f"copy the array in the branch: `y = x.copy()` (the branch's result was made at {storage.loc})",
                 )
+
+
+@dataclass(eq=False)
+class Alias:
+    """Two storages that are the same memory when a predicate holds."""
+
+    one: weakref.ref[Storage]
+    two: weakref.ref[Storage]
+    when: Value
+    scope: Scope
+
+    def other_than(self, storage: Storage) -> Storage | None:
+        one, two = self.one(), self.two()
+        return two if one is storage else one
+
+
+def link(one: Storage, other: Storage, when: Value, scope: Scope) -> None:
+    """Record that two storages are the same memory when `when` is true; writes to either reach the other."""
+    edge = Alias(weakref.ref(one), weakref.ref(other), when, scope)
+    one.aliases.append(edge)
+    other.aliases.append(edge)
 
 
 def may_alias(one: Storage, other: Storage) -> None:

@@ -14,7 +14,7 @@ from dsl.frontend.traced import supported_dtype
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths
 from dsl.ir.types import dtype_name
 
-__all__ = ["Arguments", "Leaf", "Signature"]
+__all__ = ["Arguments", "Leaf", "Same", "Signature"]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def describe(leaf: Any, static_level: int = 0) -> Leaf:
         )
     fixed = bool if static_level == 0 else int if static_level == 1 else (int, float, complex)
     if isinstance(leaf, fixed) and not isinstance(leaf, np.generic):
-        return Leaf("static", value=_Same(leaf))
+        return Leaf("static", value=Same(leaf))
     if isinstance(leaf, int):
         return (
             Leaf("python", np.dtype(np.int64))
@@ -132,20 +132,20 @@ def describe(leaf: Any, static_level: int = 0) -> Leaf:
         )
     if isinstance(leaf, (float, complex)):
         return Leaf("python", np.dtype(type(leaf)))
-    return Leaf("static", value=_Same(leaf))
+    return Leaf("static", value=Same(leaf))
 
 
 _PLAIN = (str, bytes, type, np.dtype, bool, int, float, complex)
 
 
-class _Same:
+class Same:
     """An object as a key: by equality where it hashes, else by identity."""
 
     def __init__(self, item: Any) -> None:
         self.item = item
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Same):
+        if not isinstance(other, Same):
             return False
         if self.item is other.item:
             return True

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import UndefinedError
-from dsl.frontend.scopes import Scope, here
+from dsl.frontend.scopes import Scope, current_trace, here
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import Structure, flatten, unflatten
 
-__all__ = ["Snapshot", "State", "Undefined", "is_numeric", "refill", "set_attribute"]
+__all__ = ["Snapshot", "State", "Undefined", "is_mutable", "is_numeric", "refill", "set_attribute"]
 
 
 class Undefined:
@@ -50,6 +50,13 @@ class Undefined:
         __rshift__
     ) = __iadd__ = _use
     __hash__ = object.__hash__
+
+
+def is_mutable(item: Any) -> bool:
+    """Tell whether an object is a container whose contents can change."""
+    frozen = getattr(getattr(type(item), "__dataclass_params__", None), "frozen", False)
+    has_fields = hasattr(type(item), "__dataclass_fields__") and not frozen
+    return isinstance(item, (list, dict)) or has_fields or hasattr(type(item), "dsl_refill")
 
 
 def is_numeric(leaf: Any) -> bool:
@@ -96,6 +103,15 @@ class State:
         for (obj, name), value in zip(self.attributes, objects[count:], strict=True):
             set_attribute(obj, name, value)
 
+    def commit(self, objects: list[Any], before: Snapshot) -> None:
+        """Set every cell for good: the scope around remembers what the attributes were."""
+        trace = current_trace()
+        olds = before.objects[len(self._names) :]
+        for (obj, name), old in zip(self.attributes, olds, strict=True):
+            if trace is not None:
+                trace.scopes[-1].attributes.setdefault((id(obj), name), (obj, name, old))
+        self.put(objects)
+
     def is_assigned(self, cell: int) -> bool:
         return cell < self.assigned or cell >= len(self._names)
 
@@ -116,17 +132,32 @@ class State:
             *self._get(),
             *(getattr(obj, name, Undefined(name)) for obj, name in self.attributes),
         ]
+        objects = [_fresh(name, item) for name, item in zip(self.names, objects, strict=True)]
         pairs = [flatten(item) for item in objects]
         then = [list(item) if type(item) is list else item for item in objects]
         return Snapshot(objects, [s for _, s in pairs], [leaves for leaves, _ in pairs], then)
 
     def restore(self, before: Snapshot) -> None:
         """Put every object and the contents of every container back."""
+        if not before.leaves:
+            return
         for item, structure, leaves in zip(
             before.objects, before.structures, before.leaves, strict=True
         ):
             refill(item, structure, leaves)
         self.put(list(before.objects))
+
+
+def _fresh(name: str, item: Any) -> Any:
+    """Take a value left over from a region that is closed, which a dead variable may hold, for none."""
+    trace = current_trace()
+    if trace is None:
+        return item
+    stale = any(
+        isinstance(leaf, Traced) and not leaf.storage.scope.encloses(trace.scopes[-1])
+        for leaf in flatten(item)[0]
+    )
+    return Undefined(name) if stale else item
 
 
 def set_attribute(obj: Any, name: str, value: Any) -> None:

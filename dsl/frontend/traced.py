@@ -93,6 +93,15 @@ class Traced:
         """The shape; a dim known only at run time is a traced Python int."""
         return tuple(dim if isinstance(dim, int) else size_number(dim) for dim in self.type.shape)
 
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        view = reshape(self, shape)
+        if view.storage is not self.storage:
+            raise AttributeError(
+                "Incompatible shape for in-place modification. Use `.reshape()` to make a copy"
+            )
+        self.views, self._type = view.views, None
+
     @property
     def ndim(self) -> int:
         return len(self.type.shape)
@@ -243,7 +252,12 @@ class Traced:
         )
 
     def __hash__(self) -> int:
-        return id(self)
+        return int(
+            self._refuse(
+                "a member of a set, or a dictionary key,",
+                "use arrays: `np.unique`, or an array indexed by the value",
+            )
+        )
 
     def __len__(self) -> int:
         if self.ndim == 0:

@@ -13,7 +13,7 @@ from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, Un
 from dsl.frontend.control import BranchRaise, Either
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import Capture, Storage, Trace, current_scope, tracing, undone_on_error
-from dsl.frontend.signature import Arguments, Leaf
+from dsl.frontend.signature import Arguments, Leaf, Same
 from dsl.frontend.state import Undefined, is_numeric, refill, set_attribute
 from dsl.frontend.text import TracedText
 from dsl.frontend.traced import Kind, Traced, lift, read
@@ -44,7 +44,7 @@ class TracedFunction:
     graph: Graph
     inputs: list[int]  # argument leaf of each param that is not captured
     captures: list[Capture]
-    guards: list[tuple[Any, Any, Any]]
+    guards: list[tuple[Any, Any, Any, Any]]  # holder, key, value, contents of a container
     result: tuple[Structure, list[Source]]
     written: list[
         tuple[int, int, Location | None]
@@ -55,10 +55,12 @@ class TracedFunction:
 
     def guard_failure(self) -> str | None:
         """Say what outside the function has changed since it was traced, or None."""
-        for holder, key, expected in self.guards:
+        for holder, key, expected, contents in self.guards:
             found = look_up(holder, key)
             if found is not expected and not _same(found, expected):
                 return f"`{key}` changed from {expected!r} to {found!r}"
+            if contents is not None and _contents(found) != contents:
+                return f"the contents of `{key}` changed"
         for item in self.captures:
             found = look_up(item.holder, item.key)
             type = item.storage.scope.params[item.storage.origin or 0].tensor
@@ -166,6 +168,20 @@ def look_up(holder: Any, key: Any) -> Any:
     return getattr(holder, key, None)
 
 
+def _contents(found: Any, depth: int = 4) -> Any:
+    """Describe what is in a container from outside, as far as a trace may depend on it; None for other objects."""
+    if isinstance(found, (list, dict)) and depth:
+        items = found.items() if isinstance(found, dict) else enumerate(found)
+        return type(found), [(key, _item(item, depth - 1)) for key, item in items]
+    return None
+
+
+def _item(item: Any, depth: int) -> Any:
+    if isinstance(item, np.ndarray):
+        return item.dtype, item.shape  # arrays are inputs
+    return _contents(item, depth) or Same(item)
+
+
 def _same(found: Any, expected: Any) -> bool:
     if type(found) is not type(expected) or not isinstance(
         found, (int, float, complex, str, bytes, tuple, np.generic)
@@ -200,13 +216,24 @@ def trace_call(
             with undone_on_error(trace.root):
                 result = call(fn, *args, **kwargs)
         except BranchRaise as signal:
+            _undo(trace)
             raise signal.error from None
         except RecursionError:
+            _undo(trace)
             raise NonConcreteError(
                 f"`{name}` calls itself without end while it is traced: whether it stops depends on traced values",
                 remedy="make the argument that ends the recursion static (`static_argnames`), or write a loop",
             ) from None
+        except BaseException:
+            _undo(trace)
+            raise
         return _finish(trace, arguments, inputs, result, tree, before)
+
+
+def _undo(trace: Trace) -> None:
+    """Give attributes that the function assigned their old values again."""
+    for obj, name, old in trace.root.attributes.values():
+        set_attribute(obj, name, old)
 
 
 def _make_inputs(trace: Trace, arguments: Arguments, symbolic: Any) -> tuple[list[Any], list[int]]:
@@ -343,7 +370,7 @@ def _finish(
     if len(trace.scopes) != 1:
         raise InternalError("a region was left open while tracing", location=None)
     captures = sorted(trace.captures.values(), key=lambda c: c.storage.origin or 0)
-    guards = list(trace.guards.values())
+    guards = [(*guard, _contents(guard[2])) for guard in trace.guards.values()]
     return TracedFunction(
         graph,
         inputs,

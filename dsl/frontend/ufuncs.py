@@ -400,6 +400,8 @@ def _reduce(
 def _accumulate(ufunc: np.ufunc, x: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
     if ufunc not in _ACCUMULATIONS:
         raise UnsupportedError(f"np.{ufunc.__name__}.accumulate is not supported", location=here())
+    if ufunc in (np.add, np.multiply):
+        return _FUNCTIONS[_ACCUMULATIONS[ufunc]](x, axis=axis, dtype=dtype, out=out)
     traced = lift(x)
     kind = traced.dtype if dtype is None else np.dtype(dtype)
     value = cast(read(traced), kind)

@@ -115,9 +115,9 @@ def _length(xs: Any, length: Any) -> Any:
         if length is None:
             raise ShapeError("scan needs `xs` or `length`", location=here(), remedy="pass length=n")
         return length
-    sizes = {
+    sizes = [
         np.shape(leaf)[0] if not isinstance(leaf, Traced) else leaf.shape[0] for leaf in leaves
-    }
+    ]
     if len({s for s in sizes if isinstance(s, int)}) > 1:
         raise ShapeError(
             f"the leading axes of `xs` differ: {sorted(map(str, sizes))}",

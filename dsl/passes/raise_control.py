@@ -17,11 +17,12 @@ moved things from one branch into another say, the grouping is ignored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 from dsl.errors import VerifyError
+from dsl.ir.build import attr_key
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait, get_op
 from dsl.ir.types import ValueType
@@ -73,11 +74,19 @@ def _new_params(types: Iterable[ValueType], names: Iterable[str]) -> tuple[Value
 
 @dataclass(eq=False)
 class _Region:
-    """A region being built: what flat values and nodes became in it."""
+    """A region being built: what flat values and nodes became in it, and its pure nodes, equal ones being one."""
 
     bounds: Bounds
     values: dict[Value, Value]
     nodes: dict[Node, Node] = field(default_factory=dict)
+    interned: dict[Any, Node] = field(default_factory=dict)
+
+    def intern(self, node: Node) -> Node:
+        if node.regions or not node.op.has(Trait.PURE):
+            return node
+        attrs = tuple((name, attr_key(node.attrs[name])) for name in sorted(node.attrs))
+        key = (node.op, node.inputs, attrs, node.types, node.controls, node.dims)
+        return self.interned.setdefault(key, node)
 
 
 class _Raising:
@@ -137,6 +146,7 @@ class _Raising:
         if (inputs, controls, regions) != (node.inputs, node.controls, node.regions):
             rest = (regions, controls, node.dims, node.loc)
             made = Node(node.op, inputs, node.attrs, node.types, *rest)
+        made = region.intern(made)
         region.nodes[node] = made
         region.values.update(zip(node.outputs, made.outputs, strict=True))
 
@@ -172,6 +182,8 @@ class _Order:
         self.coming: dict[_Group, int] = {}
         self.pending: dict[_Group, list[Node]] = {}
         self.deep: dict[Node, list[Node]] = {}
+        self.together: dict[Node, list[Node]] = {}
+        self.closed: set[Node] = set()
         for node in filter(self._is_own_merge, nodes):
             self._expect(node, self.scopes.scope[self.scopes.arms[node][0]])
         for node in nodes:
@@ -194,9 +206,10 @@ class _Order:
             self._note_edge(source, node)
 
     def _note_edge(self, source: Node, node: Node) -> None:
-        """Note that a node comes after another; merges of one group come together."""
-        together = source in self.groups and self.groups[source] == self.groups.get(node)
-        if source in self.missing and not together:
+        """Note that a node comes after another; for merges of one group it is enough to come together."""
+        if source in self.groups and self.groups[source] == self.groups.get(node):
+            self.together.setdefault(node, []).append(source)
+        elif source in self.missing:
             self.following[source].append(node)
             self.missing[node] += 1
 
@@ -216,9 +229,16 @@ class _Order:
                 ready += self._take(ready.popleft())
                 taken += 1
             else:
-                ready += self._close(next(iter(self.pending)))
+                ready += self._close(self._choose())
         if taken < len(self.missing):
             self._fail_stuck()
+
+    def _choose(self) -> _Group:
+        """Choose a cond to be made although more of it is to come."""
+        for group in self.pending:
+            if self._settled(group):
+                return group
+        self._fail_stuck()
 
     def _fail_stuck(self) -> NoReturn:
         node = next(node for node, count in self.missing.items() if count)
@@ -243,11 +263,26 @@ class _Order:
 
     def _close(self, group: _Group) -> list[Node]:
         """Make a cond of what has come for one."""
-        nodes = self.pending.pop(group)
+        nodes = self._settled(group)
+        self.closed.update(nodes)
+        left = [node for node in self.pending.pop(group) if node not in self.closed]
+        if left:
+            self.pending[group] = left
         merges = [node for node in nodes if self._is_own_merge(node)]
         effects = [node for node in nodes if not self._is_own_merge(node)]
         _Cond(self.raising, self.region, group, merges, effects).make()
         return [node for merge in merges for node in self._release(merge)]
+
+    def _settled(self, group: _Group) -> list[Node]:
+        """Return what has come for a cond, without what has to come together with something that has not."""
+        kept = dict.fromkeys(self.pending[group])
+        while early := [node for node in kept if self._is_early(node, kept)]:
+            kept = dict.fromkeys(node for node in kept if node not in early)
+        return list(kept)
+
+    def _is_early(self, node: Node, come: Container[Node]) -> bool:
+        others = self.together.get(node, ())
+        return any(other not in come and other not in self.closed for other in others)
 
     def _release(self, node: Node) -> list[Node]:
         found = []
