@@ -225,7 +225,7 @@ class Compiled(Generic[P, R]):
     def _find(self, arguments: Arguments) -> tuple[Lowered | None, str | None]:
         failure = None
         for entry in self._entries.get(arguments.key, ()):
-            failure = entry.traced.guard_failure()
+            failure = entry.traced.guard_failure(arguments)
             if failure is None:
                 self._hits += 1
                 return entry, None

@@ -11,7 +11,8 @@ from typing import Protocol
 
 __all__ = [
     "AliasError", "BranchError", "ConfigError", "ConversionError", "DslError", "IndexTypeError", "InternalError", "LeakError",
-    "LoopTypeError", "NonConcreteError", "ParseError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError",
+    "LoopTypeError",
+    "MissingAttributeError", "NonConcreteError", "ParseError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError",
     "UndefinedError", "UnsupportedError", "VerifyError",
 ]  # fmt: skip
 
@@ -78,6 +79,10 @@ class LeakError(DslError, RuntimeError):
 
 class UnsupportedError(DslError, NotImplementedError, TypeError):
     """A function, argument or dtype that dsl does not have."""
+
+
+class MissingAttributeError(UnsupportedError, AttributeError):
+    """An attribute or method of arrays that traced arrays do not have."""
 
 
 class ConversionError(DslError, SyntaxError):

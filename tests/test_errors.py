@@ -211,7 +211,7 @@ def test_branches_that_differ_in_rank() -> None:
 
     refuse(
         f, line(), error=BranchError, base=TypeError, says=["`y`", "rank", "f64[4]", "f64[1, 4]"],
-        at="if x[0] > 3:", remedy="`y`",
+        at="return y * 2", remedy="`y`",
     )  # fmt: skip
 
 

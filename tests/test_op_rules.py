@@ -211,5 +211,5 @@ def test_assert_raises_the_named_error(error: type[Exception]) -> None:
 
 def test_assert_refuses_names_that_are_no_exceptions() -> None:
     for name in ("print", "NoSuchError", "KeyboardInterrupt"):
-        with pytest.raises(TypeRuleError, match="the name of a built-in exception"):
+        with pytest.raises(TypeRuleError, match="the name of a known exception"):
             effect("assert", scalar(BOOL), message="", error=name)

@@ -566,7 +566,7 @@ class Shape:
         return Shape(self.size + other.size)
 
     def __getitem__(self, k):
-        return self.size if self.size > 0 else k
+        return self.size if self.size > 0 else float(k)
 
     def __len__(self):
         return 3

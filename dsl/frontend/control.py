@@ -645,12 +645,13 @@ def _join_odd(
         name,
         f"is {_describe(structures[0])} after one branch of an `if` and {_describe(structures[1])} after the other",
         f"give `{name}` the same structure in both branches",
+        error=BranchError,
     )
 
 
 def _describe(structure: Structure) -> str:
     if structure.type is None:
-        return "a number or array"
+        return "a number, an array or another object"
     return "None" if structure.type is type(None) else f"a {structure.type.__name__} ({structure})"
 
 
@@ -676,18 +677,18 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
     if is_numeric(a) and is_numeric(b):
         if type(a) is type(b) and not isinstance(a, (Traced, np.ndarray)) and _identical(a, b):
             return a
-        return joined.add(
-            a,
-            b,
-            join(
+        try:
+            info = join(
                 info_of(a),
                 info_of(b),
                 name,
                 BranchError,
                 "different types in the branches of an `if`",
-            ),
-            name,
-        )
+            )
+        except BranchError as error:
+            reason = error.message.removeprefix(f"the variable `{name}` ")
+            return Undefined(name, reason, error.remedy, error=BranchError)
+        return joined.add(a, b, info, name)
     if type(a) is type(b) and _equal(a, b):
         return a
     if name == RESULT:
@@ -696,6 +697,7 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
         name,
         f"is {a!r} after one branch of an `if` and {b!r} after the other, and the condition is traced",
         "use numbers or arrays, which can be chosen at run time",
+        error=BranchError,
     )
 
 

@@ -225,7 +225,6 @@ class _Rewriter(ast.NodeTransformer):
         self.locals: set[str] = set()
         self.outer_locals: set[str] = set()
         self.borrowed: set[str] = set()
-        self.nested: dict[str, _Names] = {}
         self.comprehension: list[set[str]] = []
         self.shared: set[str] = set()
 
@@ -242,12 +241,6 @@ class _Rewriter(ast.NodeTransformer):
         statements = lower_jumps(statements, self._error)
         used = _names_in(statements)
         self.borrowed = used.nonlocals
-        self.nested = {
-            n.name: _names_in(n.body)
-            for statement in statements
-            for n in ast.walk(statement)
-            if isinstance(n, ast.FunctionDef)
-        }
         self.locals = {*used.stored, *_parameters(tree.args)} - used.nonlocals
         self.shared = _assigned_by_nested(statements)
         annotate(
@@ -347,7 +340,6 @@ class _Rewriter(ast.NodeTransformer):
         for block in blocks:
             for node in block if isinstance(block, list) else [block]:
                 found.visit(node)
-        found.stored.update(self._assigned_by_calls(found.loaded))
         mine = self.locals | self.borrowed
         tops = [top for block in blocks for top in (block if isinstance(block, list) else [block])]
         calls = any(isinstance(n, ast.Call) for top in tops for n in ast.walk(top))
@@ -356,22 +348,14 @@ class _Rewriter(ast.NodeTransformer):
         read = [n for n in found.loaded if n in self.locals and n not in found.stored]
         return stored, read, [n for n in found.subscripted if n in self.locals]
 
-    def _assigned_by_calls(self, loaded: dict[str, None]) -> dict[str, None]:
-        """Return the variables that nested functions assign by `nonlocal`, if a block reads such a function."""
-        reached, names = set[str](), list(loaded)
-        while names:
-            name = names.pop()
-            if name in self.nested and name not in reached:
-                reached.add(name)
-                names += self.nested[name].loaded
-        return {n: None for name in reached for n in sorted(self.nested[name].nonlocals)}
-
     def _live(self, node: ast.stmt, stored: list[str]) -> list[str]:
         """Return the assigned names that matter: live afterwards, or read by a branch that another may have set before."""
         live: set[str] | None = getattr(node, "dsl_live", None)
         if live is None:
             return stored
-        read = set(_names_in([node]).loaded) if isinstance(node, ast.If) else set()
+        read = (
+            set(_names_in([*node.body, *node.orelse]).loaded) if isinstance(node, ast.If) else set()
+        )
         return [n for n in stored if n in live or n in read or n in self.shared]
 
     def _next(self) -> int:
@@ -459,6 +443,11 @@ class _Rewriter(ast.NodeTransformer):
         message = _thunk(self.visit(node.msg)) if node.msg else ast.Constant(None)
         return _located(ast.Expr(_runtime("assert_", _thunk(self._test(node.test)), message)), node)
 
+    def visit_Return(self, node: ast.Return) -> Any:
+        if node.value is not None:
+            node.value = ast.copy_location(_runtime("returned", self.visit(node.value)), node.value)
+        return node
+
     def visit_Raise(self, node: ast.Raise) -> Any:
         if node.exc is None:
             return node
@@ -468,6 +457,8 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         value = self.visit(node.value)
+        if isinstance(node.targets[0], ast.Name) and node.targets[0].id == "dsl__result":
+            value = ast.copy_location(_runtime("returned", value), node.value)
         if len(node.targets) == 1:
             return self._assign(node.targets[0], value, node)
         k = self._next()
@@ -598,6 +589,12 @@ class _Rewriter(ast.NodeTransformer):
         name = "and_" if isinstance(node.op, ast.And) else "or_"
         first, *rest = (self.visit(v) for v in node.values)
         return ast.copy_location(_runtime(name, first, *map(_thunk, rest)), node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        name = ast.Constant(type(node.op).__name__)
+        return ast.copy_location(
+            _runtime("binary", name, self.visit(node.left), self.visit(node.right)), node
+        )
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):

@@ -234,6 +234,11 @@ def _item(k: Any) -> Any:
     if isinstance(k, Traced):
         if k.dtype == BOOL and k.ndim == 0:
             _refuse_bool()
+        if k.dtype.kind not in "iub" and k.ndim == 0:
+            raise IndexTypeError(
+                "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid indices",
+                location=here(),
+            )
         if k.dtype.kind not in "iub":
             raise IndexTypeError(
                 "arrays used as indices must be of integer (or boolean) type", location=here()

@@ -61,6 +61,13 @@ _AUGMENTED: dict[str, Callable[[Any, Any], Any]] = {
     "Mod": operator.imod, "Pow": operator.ipow, "LShift": operator.ilshift, "RShift": operator.irshift, "BitOr": operator.ior,
     "BitXor": operator.ixor, "BitAnd": operator.iand, "MatMult": operator.imatmul,
 }  # fmt: skip
+_BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "Add": (operator.add, "add"), "Sub": (operator.sub, "sub"), "Mult": (operator.mul, "mul"),
+    "Div": (operator.truediv, "truediv"), "FloorDiv": (operator.floordiv, "floordiv"), "Mod": (operator.mod, "mod"),
+    "Pow": (operator.pow, "pow"), "LShift": (operator.lshift, "lshift"), "RShift": (operator.rshift, "rshift"),
+    "BitOr": (operator.or_, "or"), "BitXor": (operator.xor, "xor"), "BitAnd": (operator.and_, "and"),
+    "MatMult": (operator.matmul, "matmul"),
+}  # fmt: skip
 _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge,
     "Is": operator.is_, "IsNot": operator.is_not,
@@ -97,6 +104,13 @@ class Runtime:
 
     def attr(self, obj: Any, name: str) -> Any:
         """Read an attribute."""
+        getter = getattr(getattr(type(obj), name, None), "fget", None)
+        if (
+            isinstance(getter, types.FunctionType)
+            and _is_users(getter)
+            and current_trace() is not None
+        ):
+            return call(getter, obj)
         value = getattr(obj, name)
         trace = current_trace()
         if trace is None or isinstance(obj, Traced):
@@ -137,8 +151,12 @@ class Runtime:
             key = key.__index__()
         if isinstance(key, Traced) and isinstance(obj, dict):
             _refuse_key(key)
-        value = obj[key]
+        own = getattr(type(obj), "__getitem__", None)
+        users = isinstance(own, types.FunctionType) and _is_users(own)
+        value = call(own, obj, key) if users else obj[key]
         trace = current_trace()
+        if trace is not None and id(obj) in trace.outside and isinstance(key, (int, str)):
+            return _from_outside(obj, key, value)
         if isinstance(value, np.ndarray) and trace is not None:
             return _from_outside(obj, key, value) if isinstance(key, (int, str)) else lift(value)
         return value
@@ -160,6 +178,17 @@ class Runtime:
     def aug(self, target: Any, op: str, value: Any) -> Any:
         """`target op= value`, returning what the target becomes."""
         return _AUGMENTED[op](target, value)
+
+    def binary(self, op: str, left: Any, right: Any) -> Any:
+        """`left op right`; an operator that the user wrote in Python is converted as other functions are."""
+        plain, name = _BINARY[op]
+        for item, other, method in ((left, right, f"__{name}__"), (right, left, f"__r{name}__")):
+            own = getattr(type(item), method, None)
+            if isinstance(own, types.FunctionType) and _is_users(own):
+                result = call(own, item, other)
+                if result is not NotImplemented:
+                    return result
+        return plain(left, right)
 
     def slice(self, start: Any, stop: Any, step: Any) -> Any:
         return slice(start, stop, step)
@@ -237,12 +266,12 @@ class Runtime:
 
     def iterate(self, items: Any) -> Any:
         """What a comprehension loops over."""
-        return items
+        return _watched(items)
 
     # -- statements ------------------------------------------------------------------------------------------------
 
     def for_(self, iterable: Any, *args: Any) -> None:
-        control.for_(iterable, *args)
+        control.for_(_watched(iterable), *args)
 
     def assert_(self, test: Callable[[], Any], message: Callable[[], Any] | None) -> None:
         """`assert test, message`."""
@@ -269,6 +298,12 @@ class Runtime:
                 control.emit_raise(_with_values(made))
             raise made
         raise control.BranchRaise(_with_values(made))
+
+    def returned(self, value: Any) -> Any:
+        """A value that a function returns: here a variable that may have no value is read."""
+        if isinstance(value, Traced) and value.storage.defined is not None:
+            return fresh(read(value), value.kind)
+        return value
 
     def fstring(self, *parts: Any) -> Any:
         """An f-string; one with traced values is formatted when the program runs."""
@@ -303,6 +338,14 @@ def _glued_part(k: Any) -> Any:
 def _bounds(key: Any) -> list[Any]:
     keys = key if isinstance(key, tuple) else (key,)
     return [b for k in keys if isinstance(k, slice) for b in (k.start, k.stop, k.step)]
+
+
+def _watched(items: Any) -> Any:
+    """Take the items of a list or tuple from outside as what they are: captured arrays and guarded objects."""
+    trace = current_trace()
+    if trace is None or id(items) not in trace.outside or not isinstance(items, (list, tuple)):
+        return items
+    return [_from_outside(items, k, item) for k, item in enumerate(items)]
 
 
 def _with_values(error: BaseException) -> BaseException:
@@ -345,6 +388,8 @@ def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
     assert trace is not None
     if id(array) in trace.by_array:
         found: Traced = trace.by_array[id(array)]
+        if (id(holder), key) not in trace.captures and found.storage.origin is not None:
+            trace.shared.append((holder, key, found.storage.origin))
         return found
     from dsl.frontend.traced import supported_dtype
 
@@ -465,7 +510,9 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     except TypeError:
         special = None
     if special is not None:
-        return special(*map(unwrap, args) if special is not _isinstance else args, **kwargs)
+        return special(
+            *(_watched(unwrap(a)) for a in args) if special is not _isinstance else args, **kwargs
+        )
     if isinstance(fn, np.ufunc):
         return _call_ufunc(fn, args, kwargs)
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):

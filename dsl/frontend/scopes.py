@@ -317,6 +317,7 @@ class Trace:
         self.keep: list[Any] = []
         self.trying: list[tuple[str, ...]] = []
         self.outside: dict[int, Any] = {}
+        self.shared: list[tuple[Any, Any, int]] = []
         self.structures: list[tuple[Any, list[Any]]] = []
 
     @contextmanager

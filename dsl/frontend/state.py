@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import UndefinedError
+from dsl.errors import DslError, UndefinedError
 from dsl.frontend.scopes import Scope, current_trace, here
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import Structure, flatten, unflatten
@@ -23,16 +23,30 @@ __all__ = ["Snapshot", "State", "Undefined", "is_mutable", "is_numeric", "refill
 class Undefined:
     """Stands for a variable that has no value on some path; any use of it raises."""
 
-    __slots__ = ("defined", "name", "reason", "remedy")
+    __slots__ = ("defined", "error", "name", "reason", "remedy")
 
-    def __init__(self, name: str, reason: str = "", remedy: str = "", defined: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        reason: str = "",
+        remedy: str = "",
+        defined: Any = None,
+        error: type[DslError] = UndefinedError,
+    ) -> None:
         self.name, self.reason, self.remedy, self.defined = name, reason, remedy, defined
+        self.error = error
 
     def fail(self) -> Any:
-        raise UndefinedError(
-            f"the variable `{self.name}` {self.reason or 'has no value here'}", location=here(),
+        subject = (
+            "a conditional expression"
+            if self.name.startswith("dsl__")
+            else f"the variable `{self.name}`"
+        )
+        raise self.error(
+            f"{subject} {self.reason or 'has no value here'}",
+            location=here(),
             remedy=self.remedy or f"give `{self.name}` a value before the branch or loop",
-        )  # fmt: skip
+        )
 
     def _use(self, *args: Any, **kwargs: Any) -> Any:
         return self.fail()

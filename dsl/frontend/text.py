@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsl.frontend.scopes import current_scope, current_trace
-from dsl.frontend.traced import Traced, read
+from dsl.frontend.traced import Kind, Traced, read
 
 __all__ = ["TracedText", "print_", "to_text"]
 
@@ -29,7 +29,12 @@ class TracedText:
         for part in parts:
             value, spec, conversion = part if isinstance(part, tuple) else (part, "", -1)
             if isinstance(value, Traced):
-                template += "{" + str(len(values)) + (f":{spec}" if spec else "") + "}"
+                shown_by = (
+                    f"!{chr(conversion)}"
+                    if conversion in _CONVERSIONS and value.kind is not Kind.PYTHON
+                    else ""
+                )
+                template += "{" + str(len(values)) + shown_by + (f":{spec}" if spec else "") + "}"
                 values.append(value)
             elif isinstance(value, TracedText):
                 template += _shift(value, len(values))

@@ -16,6 +16,7 @@ import numpy as np
 from dsl.errors import (
     DslError,
     IndexTypeError,
+    MissingAttributeError,
     NonConcreteError,
     ShapeError,
     TypeRuleError,
@@ -181,6 +182,20 @@ class Traced:
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
         return _UFUNCS["namespace"]()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = (
+            f"arrays have no attribute `{name}`"
+            if not hasattr(np.ndarray, name)
+            else f"`{name}` of a traced array is not supported"
+        )
+        raise MissingAttributeError(
+            known,
+            location=here(),
+            remedy="use a function of NumPy that is in the table of supported ones",
+        )
 
     def __repr__(self) -> str:
         return f"<traced {self.kind.value} {self.storage.value.type if not self.views else 'view of ' + str(self.storage.value.type)}>"

@@ -52,9 +52,16 @@ class TracedFunction:
     containers: list[tuple[int, Structure, list[Source]]]  # argument containers to refill
     attributes: list[tuple[Any, str, Structure, list[Source]]]
     keep: list[Any] = field(default_factory=list)
+    shared: list[tuple[Any, Any, int]] = field(
+        default_factory=list
+    )  # captured arrays that are arguments too
 
-    def guard_failure(self) -> str | None:
+    def guard_failure(self, arguments: Arguments) -> str | None:
         """Say what outside the function has changed since it was traced, or None."""
+        given = {id(arguments.leaves[k]): k for k in self.inputs}
+        for holder, key, leaf in self.shared:
+            if look_up(holder, key) is not arguments.leaves[leaf]:
+                return f"`{key}` is no longer the array that is passed as an argument"
         for holder, key, expected, contents in self.guards:
             found = look_up(holder, key)
             if found is not expected and not _same(found, expected):
@@ -70,6 +77,8 @@ class TracedFunction:
                 or found.shape != type.shape
             ):
                 return f"the captured array `{item.key}` is now {_kind_of(found)}"
+            if id(found) in given:
+                return f"the captured array `{item.key}` is also an argument"
         return None
 
     # -- running -----------------------------------------------------------------------------------------------------
@@ -216,24 +225,13 @@ def trace_call(
             with undone_on_error(trace.root):
                 result = call(fn, *args, **kwargs)
         except BranchRaise as signal:
-            _undo(trace)
             raise signal.error from None
         except RecursionError:
-            _undo(trace)
             raise NonConcreteError(
                 f"`{name}` calls itself without end while it is traced: whether it stops depends on traced values",
                 remedy="make the argument that ends the recursion static (`static_argnames`), or write a loop",
             ) from None
-        except BaseException:
-            _undo(trace)
-            raise
         return _finish(trace, arguments, inputs, result, tree, before)
-
-
-def _undo(trace: Trace) -> None:
-    """Give attributes that the function assigned their old values again."""
-    for obj, name, old in trace.root.attributes.values():
-        set_attribute(obj, name, old)
 
 
 def _make_inputs(trace: Trace, arguments: Arguments, symbolic: Any) -> tuple[list[Any], list[int]]:
@@ -371,7 +369,7 @@ def _finish(
         raise InternalError("a region was left open while tracing", location=None)
     captures = sorted(trace.captures.values(), key=lambda c: c.storage.origin or 0)
     guards = [(*guard, _contents(guard[2])) for guard in trace.guards.values()]
-    return TracedFunction(
+    made = TracedFunction(
         graph,
         inputs,
         captures,
@@ -382,6 +380,10 @@ def _finish(
         attributes,
         trace.keep,
     )
+    made.shared = [
+        (holder, key, inputs[param]) for holder, key, param in trace.shared if param < len(inputs)
+    ]
+    return made
 
 
 def _input_storages(trace: Trace) -> list[tuple[int, Storage]]:

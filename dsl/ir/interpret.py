@@ -61,13 +61,7 @@ def apply_node(node: Node, inputs: Sequence[Any]) -> list[Any]:
     except DslError as error:
         error.location = error.location or node.loc
         raise
-    except (
-        ValueError,
-        IndexError,
-        ZeroDivisionError,
-        np.linalg.LinAlgError,
-        AssertionError,
-    ) as error:
+    except Exception as error:
         if node.loc is not None:
             error.add_note(node.loc.excerpt())
         raise

@@ -85,7 +85,7 @@ def known_error(error: type[BaseException]) -> str:
 
 def _exception(name: str) -> type[BaseException] | None:
     found: Any = _errors.get(name) or getattr(builtins, name, None)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
 def _assert(pred: np.ndarray, *values: np.ndarray, message: str, error: str) -> tuple[()]:
