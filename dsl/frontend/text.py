@@ -57,10 +57,11 @@ def _shift(text: TracedText, by: int) -> str:
     import string
 
     parts = []
-    for literal, name, spec, _ in string.Formatter().parse(text.template):
+    for literal, name, spec, conversion in string.Formatter().parse(text.template):
         parts.append(_escape(literal))
         if name is not None:
-            parts.append("{" + str(int(name) + by) + (f":{spec}" if spec else "") + "}")
+            shown_by = f"!{conversion}" if conversion else ""
+            parts.append("{" + str(int(name) + by) + shown_by + (f":{spec}" if spec else "") + "}")
     return "".join(parts)
 
 
