@@ -11,7 +11,6 @@ import pytest
 from test_programs import arguments, rows
 
 import dsl
-from dsl.errors import DslError
 from dsl.ir.interpret import interpret
 from dsl.ir.text import parse, print_graph
 from dsl.ir.token_machine import run_tokens

@@ -394,6 +394,8 @@ def _join_branches(pred: Value, state: State, before: Snapshot, branches: list[B
     parent = current_scope()
     values = [_branch_values(branch, k, joined, storages) for k, branch in enumerate(branches)]
     results = _emit_cond(pred, parent, branches, values, joined, storages)
+    for storage, value in zip(storages, results[len(joined.results) :], strict=True):
+        storage.set(value)
     for traced, value, (a, b, info), name in zip(
         joined.results, results, joined.pairs, joined.names, strict=False
     ):
@@ -402,8 +404,6 @@ def _join_branches(pred: Value, state: State, before: Snapshot, branches: list[B
             _note_aliases(traced.storage, (a, b), branches, pred, parent)
     for traced, flag, name in joined.flagged:
         traced.storage.defined = (flag.storage.value, parent, name)
-    for storage, value in zip(storages, results[len(joined.results) :], strict=True):
-        storage.set(value)
     objects = [
         _install(before, cell, structure, leaves, _unchanged(before, cell, branches))
         for cell, (structure, leaves) in enumerate(cells)

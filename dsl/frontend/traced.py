@@ -23,7 +23,7 @@ from dsl.errors import (
     UnsupportedError,
 )
 from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here
-from dsl.frontend.views import Bitcast, Part, Reshaped, Transposed, View
+from dsl.frontend.views import Bitcast, Part, Picked, Reshaped, Sliced, Transposed, View
 from dsl.ir.dims import Dim, DimLike
 from dsl.ir.graph import Value
 from dsl.ir.interpret import apply_node
@@ -770,10 +770,28 @@ def reshape(traced: Traced, shape: Any, order: str = "C") -> Traced:
 def _reshapes_in_place(traced: Traced, view: Reshaped) -> bool:
     layout = layout_of(traced)
     if layout is None:
-        return all(isinstance(v, Reshaped) for v in traced.views)
+        return _is_contiguous(traced)
     if layout.size == 0 or not all(isinstance(d, int) for d in view.shape):
         return bool(layout.flags.c_contiguous)
     return view.of(layout) is not None
+
+
+def _is_contiguous(traced: Traced) -> bool:
+    """Tell whether a view of an array of sizes known only at run time surely shows one run of its memory."""
+    shape = traced.storage.value.shape
+    for view in traced.views:
+        if isinstance(view, Sliced):
+            rest = zip(view.start[1:], view.size[1:], view.step[1:], shape[1:], strict=True)
+            if view.step[0] != 1 or any(s != 0 or n != d or t != 1 for s, n, t, d in rest):
+                return False
+            shape = view.size
+        elif isinstance(view, Picked) and view.axes == tuple(range(len(view.axes))):
+            shape = shape[len(view.axes) :]
+        elif isinstance(view, Reshaped):
+            shape = view.shape
+        else:
+            return False
+    return True
 
 
 def complete_shape(old: Shape, shape: Any) -> Shape:
