@@ -6,7 +6,7 @@ from dsl.frontend import functions as _functions
 from dsl.frontend.library import NAMESPACES, public
 
 _ = _functions
-__all__ = sorted(name for name in NAMESPACES.get("fft", ()) if not name.startswith("_"))
+__all__ = sorted(name for name in NAMESPACES["fft"] if not name.startswith("_"))
 globals().update({name: public("fft", name) for name in __all__})
 
 

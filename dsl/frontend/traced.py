@@ -181,7 +181,7 @@ class Traced:
         return layout.strides
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
-        return _UFUNCS["namespace"]()
+        return _UFUNCS["namespace"]() if "namespace" in _UFUNCS else np
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
