@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import NonConcreteError, SourceError, UnsupportedError
-from dsl.frontend import control, indexing, loops, ufuncs
+from dsl.frontend import indexing, looping, loops, ufuncs
+from dsl.frontend.branches import if_
 from dsl.frontend.convert import convert, is_converted
+from dsl.frontend.leaves import BranchRaise, predicate
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional, unwrap
+from dsl.frontend.regions import emit_raise, trying
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
 from dsl.frontend.state import Undefined
 from dsl.frontend.text import TracedText, print_, to_text
@@ -82,9 +85,9 @@ def converted(fn: types.FunctionType) -> types.FunctionType:
 class Runtime:
     """The helpers that a converted function calls."""
 
-    if_ = staticmethod(control.if_)
-    while_ = staticmethod(control.while_)
-    trying = staticmethod(control.trying)
+    if_ = staticmethod(if_)
+    while_ = staticmethod(looping.while_)
+    trying = staticmethod(trying)
 
     def __init__(self, fn: types.FunctionType) -> None:
         self.globals = fn.__globals__
@@ -242,7 +245,7 @@ class Runtime:
 
     def not_(self, value: Any) -> Any:
         """`not a`."""
-        chosen = control.predicate(value)
+        chosen = predicate(value)
         if isinstance(chosen, bool):
             return not chosen
         return fresh(current_scope().emit("logical_not", chosen), Kind.PYTHON)
@@ -271,11 +274,11 @@ class Runtime:
     # -- statements ------------------------------------------------------------------------------------------------
 
     def for_(self, iterable: Any, *args: Any) -> None:
-        control.for_(_watched(iterable), *args)
+        looping.for_(_watched(iterable), *args)
 
     def assert_(self, test: Callable[[], Any], message: Callable[[], Any] | None) -> None:
         """`assert test, message`."""
-        chosen = control.predicate(test())
+        chosen = predicate(test())
         if isinstance(chosen, bool):
             if not chosen:
                 self.raise_(AssertionError(*([message()] if message else [])), None)
@@ -295,9 +298,9 @@ class Runtime:
         trace = current_trace()
         if trace is None or len(trace.scopes) == 1:
             if any(isinstance(a, TracedText) for a in getattr(made, "args", ())):
-                control.emit_raise(_with_values(made))
+                emit_raise(_with_values(made))
             raise made
-        raise control.BranchRaise(_with_values(made))
+        raise BranchRaise(_with_values(made))
 
     def returned(self, value: Any) -> Any:
         """A value that a function returns: here a variable that may have no value is read."""
@@ -408,7 +411,7 @@ def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
 
 def conditional(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
     """Evaluate one of two thunks, by a `cond` when the test is traced."""
-    chosen = control.predicate(test)
+    chosen = predicate(test)
     if isinstance(chosen, bool):
         return then() if chosen else otherwise()
     box: list[Any] = [Undefined("dsl__value")]
@@ -419,7 +422,7 @@ def conditional(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]
     def run(thunk: Callable[[], Any]) -> Callable[[], None]:
         return lambda: put([thunk()])
 
-    control.if_(
+    if_(
         fresh(chosen, Kind.PYTHON),
         run(then),
         run(otherwise),
@@ -436,7 +439,7 @@ def conditional(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]
 def _logic(first: Any, rest: tuple[Callable[[], Any], ...], all_of: bool) -> Any:
     value = first
     for k, thunk in enumerate(rest):
-        chosen = control.predicate(value)
+        chosen = predicate(value)
         if isinstance(chosen, bool):
             if chosen is not all_of:
                 return value
@@ -447,7 +450,7 @@ def _logic(first: Any, rest: tuple[Callable[[], Any], ...], all_of: bool) -> Any
 
 
 def _truth(value: Any) -> Any:
-    chosen = control.predicate(value)
+    chosen = predicate(value)
     return chosen if isinstance(chosen, bool) else fresh(chosen, Kind.PYTHON)
 
 
@@ -735,7 +738,7 @@ def _complex(*args: Any, **kwargs: Any) -> Any:
 def _bool(*args: Any) -> Any:
     if not (args and isinstance(args[0], Traced)):
         return bool(*args)
-    chosen = control.predicate(args[0])
+    chosen = predicate(args[0])
     return chosen if isinstance(chosen, bool) else fresh(chosen, Kind.PYTHON)
 
 

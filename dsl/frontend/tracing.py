@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, UnsupportedError
-from dsl.frontend.control import BranchRaise, Either
+from dsl.frontend.branches import Either
+from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import Capture, Storage, Trace, current_scope, tracing, undone_on_error
 from dsl.frontend.signature import Arguments, Leaf, Same

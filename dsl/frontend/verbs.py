@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError
-from dsl.frontend import control
+from dsl.frontend import looping
 from dsl.frontend.loops import Span
 from dsl.frontend.runtime import call, conditional
 from dsl.frontend.scopes import current_trace, here
@@ -75,7 +75,7 @@ def while_loop(cond_fn: Function, body_fn: Function, init: Any) -> Any:
     def body() -> None:
         box.value = call(body_fn, box.value)
 
-    control.while_(lambda: call(cond_fn, box.value), body, *box.state(), ())
+    looping.while_(lambda: call(cond_fn, box.value), body, *box.state(), ())
     return box.value
 
 
@@ -94,7 +94,7 @@ def fori_loop(lower: Any, upper: Any, body_fn: Function, init: Any) -> Any:
     def body(i: Any) -> None:
         box.value = call(body_fn, i, box.value)
 
-    control.for_(Span(lower, upper, 1), body, None, *box.state(), (), ())
+    looping.for_(Span(lower, upper, 1), body, None, *box.state(), (), ())
     return box.value
 
 

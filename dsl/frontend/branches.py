@@ -1,0 +1,509 @@
+"""`if` on traced values: trace both branches from the same state and join what they leave in variables and arrays.
+
+A result whose structure the branches decide is an `Either`, which only the caller can use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import (
+    BranchError,
+)
+from dsl.frontend.leaves import (
+    Block,
+    BranchRaise,
+    Info,
+    are_equal,
+    contents_of,
+    describe,
+    identical,
+    info_of,
+    is_traced_array,
+    join,
+    link_when,
+    predicate,
+    same_view,
+    the_trace,
+    unchecked_value,
+    visible_shape,
+    zeros,
+)
+from dsl.frontend.optional import TracedOptional
+from dsl.frontend.regions import (
+    discard,
+    emit_raise,
+    grow_lists,
+    installed,
+    refuse_try,
+    region_of,
+    with_types,
+)
+from dsl.frontend.scopes import (
+    Scope,
+    Storage,
+    current_scope,
+    may_alias,
+)
+from dsl.frontend.state import Snapshot, State, Undefined, is_numeric
+from dsl.frontend.traced import (
+    Kind,
+    Traced,
+)
+from dsl.frontend.trees import Structure, flatten
+from dsl.ir.dims import Symbol
+from dsl.ir.graph import Value
+from dsl.ir.types import BOOL, I64, Shape, TensorType
+
+RESULT = "dsl__result"
+
+
+_FLAGS = ("dsl__break", "dsl__continue", "dsl__done")
+
+
+@dataclass
+class Branch:
+    """One traced branch: what it left in the cells and in storages from outside."""
+
+    scope: Scope
+    after: Snapshot
+    contents: dict[Storage, Value]
+    raised: bool
+
+
+def if_(
+    test: Any,
+    then: Block,
+    otherwise: Block,
+    get: Any,
+    put: Any,
+    names: tuple[str, ...],
+    assigned: int,
+) -> None:
+    """Run an `if` statement."""
+    chosen = predicate(test)
+    if isinstance(chosen, bool):
+        (then if chosen else otherwise)()
+        return
+    refuse_try()
+    state = State(get, put, names, assigned)
+    before, branches = _trace_branches(state, then, otherwise)
+    _join_branches(chosen, state, before, branches)
+
+
+def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapshot, list[Branch]]:
+    while True:
+        before = state.snapshot()
+        branches = [
+            _trace_branch(state, before, then, "then"),
+            _trace_branch(state, before, otherwise, "else"),
+        ]
+        if not state.adopt_attributes(*(b.scope for b in branches)) and not grow_lists(
+            state, before, [b.after for b in branches if not b.raised]
+        ):
+            return before, branches
+        discard(*(b.scope for b in branches))
+
+
+def _trace_branch(state: State, before: Snapshot, block: Block, name: str) -> Branch:
+    trace, raised = the_trace(), False
+    with trace.region(name) as scope:
+        try:
+            block()
+        except BranchRaise as signal:
+            raised = True
+            emit_raise(signal.error)
+        except BaseException:
+            scope.suspend()
+            state.restore(before)
+            raise
+        after = with_types(state.snapshot())
+        contents = scope.suspend()
+    state.restore(before)
+    return Branch(scope, after, contents, raised)
+
+
+@dataclass
+class Joined:
+    """The joined leaves: the value of each branch, where the result goes, and which results have a flag of definedness."""
+
+    pairs: list[tuple[Any, Any, Info]] = field(default_factory=list)
+    results: list[Traced] = field(default_factory=list)
+    flagged: list[tuple[Traced, Traced, str]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def add(self, a: Any, b: Any, info: Info, name: str = "") -> Traced:
+        placeholder = Traced.__new__(Traced)
+        placeholder.kind, placeholder.views, placeholder._type = info.kind, (), None
+        self.pairs.append((a, b, info))
+        self.results.append(placeholder)
+        self.names.append(name)
+        self._add_flag(placeholder, a, b)
+        return placeholder
+
+    def _add_flag(self, traced: Traced, a: Any, b: Any) -> None:
+        """A variable that one branch leaves perhaps undefined stays so."""
+        known = [
+            leaf.storage.defined
+            for leaf in (a, b)
+            if isinstance(leaf, Traced) and leaf.storage.defined is not None
+        ]
+        if known:
+            flags = [_flag_leaf(leaf) for leaf in (a, b)]
+            self.flagged.append(
+                (traced, self.add(flags[0], flags[1], Info(BOOL, (), Kind.PYTHON)), known[0][2])
+            )
+
+
+def _flag_leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, Traced) or leaf.storage.defined is None:
+        return True
+    value, scope, _ = leaf.storage.defined
+    return Traced(Storage(value, scope), (), Kind.PYTHON)
+
+
+_BOTTOM = object()
+
+
+def _join_branches(pred: Value, state: State, before: Snapshot, branches: list[Branch]) -> None:
+    then, other = branches
+    joined = Joined()
+    cells = [
+        _join_cell(state, cell, before, then, other, joined) for cell in range(len(before.objects))
+    ]
+    storages = list(dict.fromkeys([*then.contents, *other.contents]))
+    parent = current_scope()
+    values = [_branch_values(branch, k, joined, storages) for k, branch in enumerate(branches)]
+    results = _emit_cond(pred, parent, branches, values, joined, storages)
+    for storage, value in zip(storages, results[len(joined.results) :], strict=True):
+        storage.set(value)
+    for traced, value, (a, b, info), name in zip(
+        joined.results, results, joined.pairs, joined.names, strict=False
+    ):
+        traced.storage = Storage(value, parent)
+        if info.kind is Kind.ARRAY and name != RESULT:
+            _note_aliases(traced.storage, (a, b), branches, pred, parent)
+    for traced, flag, name in joined.flagged:
+        traced.storage.defined = (flag.storage.value, parent, name)
+    objects = [
+        installed(before, cell, structure, leaves, _unchanged(before, cell, branches))
+        for cell, (structure, leaves) in enumerate(cells)
+    ]
+    state.commit(objects, before)
+    discard(then.scope, other.scope)
+
+
+def _unchanged(before: Snapshot, cell: int, branches: list[Branch]) -> bool:
+    """Tell whether a variable holds the same object after both branches as before."""
+    return all(b.raised or b.after.objects[cell] is before.objects[cell] for b in branches)
+
+
+def _join_cell(
+    state: State, cell: int, before: Snapshot, then: Branch, other: Branch, joined: Joined
+) -> tuple[Structure, list[Any]]:
+    name = state.names[cell]
+    for one, two in ((then, other), (other, then)):
+        if one.raised:
+            leaves = two.after.leaves[cell]
+            return two.after.structures[cell], [
+                _join_bottom(leaf, one is then, joined, before, two) for leaf in leaves
+            ]
+    a, b = then.after.structures[cell], other.after.structures[cell]
+    pair = then.after.leaves[cell], other.after.leaves[cell]
+    for k, one in enumerate((then, other)):
+        missing = _is_missing((pair[k] or [None])[0]) and (a, b)[k].type is None
+        if missing and (name.startswith("dsl__") or _jumps(state, one.after)):
+            return _join_absent(pair[1 - k], (a, b)[1 - k], k, joined)
+    if a != b:
+        optional = _join_optional(pair, (a, b), joined)
+        if optional is not None:
+            return _leaf(optional)
+        if name == RESULT:
+            return _leaf(_join_results(pair, (a, b), joined))
+        return _leaf(_join_odd(name, pair, (a, b)))
+    return a, [_join_leaf(name, x, y, joined) for x, y in zip(*pair, strict=True)]
+
+
+def _is_missing(leaf: Any) -> bool:
+    return isinstance(leaf, Undefined) and not isinstance(leaf, Either)
+
+
+def _jumps(state: State, after: Snapshot) -> bool:
+    """Tell whether a branch leaves by `break`, `continue` or `return`, so that what it does not define is not read."""
+    flags = zip(state.names, after.leaves, strict=True)
+    return any(
+        name.startswith(_FLAGS) and leaves[:1] == [True]
+        for name, leaves in flags
+        if leaves and isinstance(leaves[0], bool)
+    )
+
+
+def _join_absent(
+    leaves: list[Any], structure: Structure, k: int, joined: Joined
+) -> tuple[Structure, list[Any]]:
+    """Join with a branch that has no value and after which none is needed."""
+    made = [
+        _absent_either(leaf, k, joined)
+        if isinstance(leaf, Either)
+        else leaf
+        if not is_numeric(leaf)
+        else joined.add(_BOTTOM, leaf, info_of(leaf))
+        if k == 0
+        else joined.add(leaf, _BOTTOM, info_of(leaf))
+        for leaf in leaves
+    ]
+    return structure, made
+
+
+_FLAG = Info(BOOL, (), Kind.PYTHON)
+
+
+class Either(Undefined):
+    """A result whose structure depends on traced conditions: decided when it is delivered to the caller, of no use before.
+
+    `alternatives` maps numbers of structures, the same all through a trace, to the leaves; `chosen` is the number.
+    """
+
+    __slots__ = ("alternatives", "chosen")
+
+    def __init__(self, chosen: Any, alternatives: dict[int, list[Any]]) -> None:
+        known = the_trace().structures
+        what = " or ".join(describe(known[k][0]) for k in alternatives)
+        super().__init__(
+            "result",
+            f"is {what}, depending on a traced condition",
+            "return one kind of object, or use it only in the caller",
+        )
+        self.chosen, self.alternatives = chosen, alternatives
+
+    @classmethod
+    def of(cls, leaves: list[Any], structure: Structure) -> Either:
+        """Return any tree as a result with one alternative."""
+        if structure.type is None and isinstance(leaves[0], Either):
+            return leaves[0]
+        fixed = [None if is_numeric(leaf) else leaf for leaf in leaves]
+        known = the_trace().structures
+        for k, (own, statics) in enumerate(known):
+            if own == structure and all(
+                x is y or are_equal(x, y) for x, y in zip(fixed, statics, strict=True)
+            ):
+                return cls(k, {k: leaves})
+        known.append((structure, fixed))
+        return cls(len(known) - 1, {len(known) - 1: leaves})
+
+
+def _join_optional(
+    pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined
+) -> TracedOptional | None:
+    """Join None with a value, or with an optional one."""
+    for k in (0, 1):
+        value, leaves = structures[1 - k], pair[1 - k]
+        if any(isinstance(leaf, Undefined) for leaf in (*leaves, *pair[k])) or not all(
+            map(is_numeric, leaves)
+        ):
+            continue
+        if structures[k].type is type(None):
+            if value.type is TracedOptional:
+                flag = (
+                    joined.add(False, leaves[0], _FLAG)
+                    if k == 0
+                    else joined.add(leaves[0], False, _FLAG)
+                )
+                return TracedOptional(
+                    value.keys[0], flag, _join_absent(leaves[1:], value, k, joined)[1]
+                )
+            flag = joined.add(k == 1, k == 0, _FLAG)
+            return TracedOptional(value, flag, _join_absent(leaves, value, k, joined)[1])
+        if structures[k].type is TracedOptional and structures[k].keys[0] == value:
+            own = pair[k]
+            flag = joined.add(own[0], True, _FLAG) if k == 0 else joined.add(True, own[0], _FLAG)
+            ordered = (own[1:], leaves) if k == 0 else (leaves, own[1:])
+            return TracedOptional(
+                value, flag, [_join_leaf("", x, y, joined) for x, y in zip(*ordered, strict=True)]
+            )
+    return None
+
+
+def _join_results(
+    pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure], joined: Joined
+) -> Either:
+    one, two = (Either.of(leaves, s) for leaves, s in zip(pair, structures, strict=True))
+    chosen = joined.add(one.chosen, two.chosen, Info(I64, (), Kind.PYTHON))
+    return Either(
+        chosen,
+        {
+            k: _join_alternative(k, one, two, joined)
+            for k in {**one.alternatives, **two.alternatives}
+        },
+    )
+
+
+def _join_alternative(k: int, one: Either, two: Either, joined: Joined) -> list[Any]:
+    if k in one.alternatives and k in two.alternatives:
+        pairs = zip(one.alternatives[k], two.alternatives[k], strict=True)
+        return [_join_leaf("dsl__result", x, y, joined) for x, y in pairs]
+    side = 1 if k in one.alternatives else 0
+    structure = the_trace().structures[k][0]
+    return _join_absent((one if side else two).alternatives[k], structure, side, joined)[1]
+
+
+def _absent_either(leaf: Either, k: int, joined: Joined) -> Either:
+    (chosen,) = _join_absent([leaf.chosen], Structure(None), k, joined)[1]
+    structures = the_trace().structures
+    return Either(
+        chosen,
+        {
+            j: _join_absent(own, structures[j][0], k, joined)[1]
+            for j, own in leaf.alternatives.items()
+        },
+    )
+
+
+def _leaf(item: Any) -> tuple[Structure, list[Any]]:
+    leaves, structure = flatten(item)
+    return structure, leaves
+
+
+def _join_bottom(
+    leaf: Any, bottom_first: bool, joined: Joined, before: Snapshot, live: Branch
+) -> Any:
+    """Join with a branch that raised: the other branch's leaf is the result."""
+    outside = not isinstance(leaf, Traced) or not live.scope.encloses(leaf.storage.scope)
+    if not is_numeric(leaf) or (
+        outside and (not isinstance(leaf, Traced) or leaf.storage not in live.contents)
+    ):
+        return leaf
+    if isinstance(leaf, Traced) and leaf.storage in live.contents:
+        return leaf
+    info = info_of(leaf)
+    return joined.add(_BOTTOM, leaf, info) if bottom_first else joined.add(leaf, _BOTTOM, info)
+
+
+def _join_odd(
+    name: str, pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure]
+) -> Any:
+    """Join cells of different structure: one may be undefined."""
+    sides = [
+        leaves[0] if s.type is None else None for leaves, s in zip(pair, structures, strict=True)
+    ]
+    for k in (0, 1):
+        if isinstance(sides[k], Undefined):
+            return _half_defined(name, pair[1 - k], structures[1 - k])
+    return Undefined(
+        name,
+        f"is {describe(structures[0])} after one branch of an `if` and {describe(structures[1])} after the other",
+        f"give `{name}` the same structure in both branches",
+        error=BranchError,
+    )
+
+
+def _half_defined(name: str, leaves: list[Any], structure: Structure) -> Undefined:
+    single = leaves[0] if structure.type is None and is_numeric(leaves[0]) else None
+    return Undefined(
+        name,
+        "is defined in one branch of an `if` only",
+        f"give `{name}` a value before the `if`, or in both branches",
+        defined=None if single is None else info_of(single),
+    )
+
+
+def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
+    if a is b or same_view(a, b):
+        return a
+    if isinstance(a, Undefined) or isinstance(b, Undefined):
+        if name == RESULT and (isinstance(a, Either) or isinstance(b, Either)):
+            return _join_results(([a], [b]), (Structure(None), Structure(None)), joined)
+        if isinstance(a, Undefined) and isinstance(b, Undefined):
+            return a if a.reason else b
+        return _half_defined(name, [b if isinstance(a, Undefined) else a], Structure(None))
+    if is_numeric(a) and is_numeric(b):
+        if type(a) is type(b) and not isinstance(a, (Traced, np.ndarray)) and identical(a, b):
+            return a
+        try:
+            info = join(
+                info_of(a),
+                info_of(b),
+                name,
+                BranchError,
+                "different types in the branches of an `if`",
+            )
+        except BranchError as error:
+            reason = error.message.removeprefix(f"the variable `{name}` ")
+            return Undefined(name, reason, error.remedy, error=BranchError)
+        return joined.add(a, b, info, name)
+    if type(a) is type(b) and are_equal(a, b):
+        return a
+    if name == RESULT:
+        return _join_results(([a], [b]), (Structure(None), Structure(None)), joined)
+    return Undefined(
+        name,
+        f"is {a!r} after one branch of an `if` and {b!r} after the other, and the condition is traced",
+        "use numbers or arrays, which can be chosen at run time",
+        error=BranchError,
+    )
+
+
+def _branch_values(
+    branch: Branch, side: int, joined: Joined, storages: list[Storage]
+) -> list[Value]:
+    with the_trace().resumed(branch.scope, branch.contents):
+        values = [
+            zeros(info, branch.scope)
+            if pair[side] is _BOTTOM
+            else unchecked_value(pair[side], info)
+            for *pair, info in joined.pairs
+        ]
+        return values + [contents_of(storage) for storage in storages]
+
+
+def _emit_cond(
+    pred: Value,
+    parent: Scope,
+    branches: list[Branch],
+    values: list[list[Value]],
+    joined: Joined,
+    storages: list[Storage],
+) -> tuple[Value, ...]:
+    if not values[0] and not any(b.scope._last_effect for b in branches):
+        return ()
+    types = [
+        TensorType(info.dtype, _join_shape(pair, parent))
+        for (*_, info), *pair in zip(joined.pairs, *values, strict=False)
+    ]
+    types += [s.value.tensor for s in storages]
+    captures = list(dict.fromkeys(outer for b in branches for outer in b.scope.captured))
+    regions = [region_of(b.scope, captures, v) for b, v in zip(branches, values, strict=True)]
+    return parent.node("cond", (pred, *captures), {}, regions=regions, types=types).outputs
+
+
+def _join_shape(pair: list[Value], parent: Scope) -> Shape:
+    a, b = (v.shape for v in pair)
+    same = tuple(x if x == y else Symbol("d") for x, y in zip(a, b, strict=True))
+    return visible_shape(same, parent)
+
+
+def _note_aliases(
+    storage: Storage, leaves: tuple[Any, Any], branches: list[Branch], pred: Value, parent: Scope
+) -> None:
+    """The joined array is, by the predicate, an array from outside that one branch or the other named."""
+    if _BOTTOM in leaves:
+        return
+    for k, (leaf, branch) in enumerate(zip(leaves, branches, strict=True)):
+        if not is_traced_array(leaf):
+            continue
+        if branch.scope.encloses(leaf.storage.scope):
+            _note_inner_aliases(storage, leaf.storage, branch.scope)
+            continue
+        when = pred if k == 0 else parent.emit("logical_not", pred)
+        link_when(storage, leaf, when, parent)
+
+
+def _note_inner_aliases(storage: Storage, inner: Storage, scope: Scope) -> None:
+    """An array made in a region that may be one from outside: later writes to what it became are refused."""
+    for edge in inner.aliases:
+        other = edge.other_than(inner)
+        if other is not None and not scope.encloses(other.scope):
+            may_alias(storage, other)

@@ -1,0 +1,251 @@
+"""The leaves of a variable's value: what they are in the graph, and what two of them join to.
+
+Dtypes join as NumPy promotes them, Python numbers being weak; dims that differ become symbolic; ranks that differ are the
+user's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import (
+    DslError,
+)
+from dsl.frontend.lists import TracedList
+from dsl.frontend.optional import TracedOptional
+from dsl.frontend.scopes import (
+    Scope,
+    Storage,
+    Trace,
+    current_scope,
+    current_trace,
+    here,
+    link,
+    may_alias,
+)
+from dsl.frontend.state import Undefined
+from dsl.frontend.traced import (
+    Kind,
+    Traced,
+    cast,
+    concrete,
+    default_dtype,
+    fresh,
+    lift,
+    read,
+    supported_dtype,
+)
+from dsl.frontend.trees import Structure, unflatten
+from dsl.ir.dims import Dim, Symbol, symbols_of
+from dsl.ir.graph import Value
+from dsl.ir.types import BOOL, Shape, TensorType
+
+Block = Callable[..., Any]
+
+
+class BranchRaise(BaseException):
+    """A `raise` met while tracing a region: the region always raises when it runs."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def the_trace() -> Trace:
+    trace = current_trace()
+    assert trace is not None
+    return trace
+
+
+def predicate(test: Any) -> bool | Value:
+    """Return a condition as a Python bool, or as a rank-0 bool value when it is traced."""
+    if isinstance(test, Undefined):
+        test.fail()
+    if isinstance(test, TracedList):
+        test = test.length() != 0
+    if isinstance(test, TracedOptional):
+        test = _optional_truth(test)
+    if not isinstance(test, Traced):
+        return bool(test)
+    known = concrete(test)
+    if known is not None:
+        return bool(known)
+    value = read(test)
+    b = current_scope()
+    if value.shape:
+        if any(d != 1 for d in value.shape):
+            raise _ambiguous()
+        value = b.emit("reshape", value, shape=())
+    return value if value.dtype == BOOL else b.emit("not_equal", value, b.constant(0, value.dtype))
+
+
+def _optional_truth(test: TracedOptional) -> Any:
+    present = predicate(test.present)
+    value = unflatten(test.structure, test.leaves)
+    own = predicate(value) if not isinstance(value, tuple) else bool(value)
+    b = current_scope()
+    sides = [b.constant(x) if isinstance(x, bool) else x for x in (present, own)]
+    return fresh(b.emit("logical_and", *sides), Kind.PYTHON)
+
+
+def _ambiguous() -> ValueError:
+    error = ValueError(
+        "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
+    )
+    location = here()
+    if location is not None:
+        error.add_note(location.excerpt())
+    return error
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a carried or joined leaf is."""
+
+    dtype: np.dtype
+    shape: Shape
+    kind: Kind
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.dtype, self.shape)
+
+    def __str__(self) -> str:
+        return str(self.type) if self.kind is not Kind.PYTHON else f"a Python number ({self.type})"
+
+
+def info_of(leaf: Any) -> Info:
+    """Describe a numeric leaf."""
+    if isinstance(leaf, Traced):
+        return Info(leaf.dtype, leaf.type.shape, leaf.kind)
+    if isinstance(leaf, np.ndarray):
+        return Info(supported_dtype(leaf.dtype), leaf.shape, Kind.ARRAY)
+    if isinstance(leaf, np.generic):
+        return Info(supported_dtype(leaf.dtype), (), Kind.SCALAR)
+    return Info(default_dtype(leaf), (), Kind.PYTHON)
+
+
+_WEAK = {"b": False, "i": 0, "f": 0.0, "c": 0j}
+
+
+def join(a: Info, b: Info, name: str, error: type[DslError], what: str) -> Info:
+    """Return what both leaves can be converted to; `what` says where they meet, for the message."""
+    if len(a.shape) != len(b.shape):
+        raise error(
+            f"the variable `{name}` has {what}: {a} and {b} differ in rank",
+            location=here(),
+            remedy=f"give `{name}` the same number of dimensions everywhere",
+        )
+    dims = tuple(x if x == y else Symbol("d") for x, y in zip(a.shape, b.shape, strict=True))
+    return Info(_join_dtype(a, b), dims, _join_kind(a.kind, b.kind))
+
+
+def _join_dtype(a: Info, b: Info) -> np.dtype:
+    if a.dtype == b.dtype:
+        return a.dtype
+    if (a.kind is Kind.PYTHON) == (b.kind is Kind.PYTHON):
+        return np.promote_types(a.dtype, b.dtype)
+    weak, strong = (a, b) if a.kind is Kind.PYTHON else (b, a)
+    return np.result_type(strong.dtype, _WEAK[weak.dtype.kind])
+
+
+def _join_kind(a: Kind, b: Kind) -> Kind:
+    if a is b:
+        return a
+    return Kind.ARRAY if Kind.ARRAY in (a, b) else Kind.SCALAR
+
+
+def leaf_value(leaf: Any, info: Info) -> Value:
+    """Return a leaf as a value of the current scope with the dtype of `info`."""
+    if isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, np.generic):
+        return current_scope().constant(np.asarray(leaf).astype(info.dtype))
+    return cast(read(lift(leaf)), info.dtype)
+
+
+def visible_shape(shape: Shape, scope: Scope) -> Shape:
+    """Return a shape for use outside a region: sizes that only the region knows become fresh symbols."""
+    return tuple(
+        d if all(is_known(s, scope) for s in symbols_of(d)) else Symbol("d") for d in shape
+    )
+
+
+def is_known(symbol: Dim, scope: Scope | None) -> bool:
+    while scope is not None:
+        if scope.knows(symbol):
+            return True
+        scope = scope.parent
+    return False
+
+
+def zeros(info: Info, scope: Scope) -> Value:
+    """Return a placeholder of the type of `info`, sizes that are not known here being 0."""
+    shape = tuple(d if all(is_known(s, scope) for s in symbols_of(d)) else 0 for d in info.shape)
+    zero = scope.constant(np.zeros((), info.dtype))
+    return scope.emit("full", zero, shape=shape) if shape else zero
+
+
+def describe(structure: Structure) -> str:
+    if structure.type is None:
+        return "a number, an array or another object"
+    return "None" if structure.type is type(None) else f"a {structure.type.__name__} ({structure})"
+
+
+def identical(a: Any, b: Any) -> bool:
+    return bool(np.asarray(a).tobytes() == np.asarray(b).tobytes())
+
+
+def same_view(a: Any, b: Any) -> bool:
+    if not (isinstance(a, Traced) and isinstance(b, Traced)):
+        return False
+    return (
+        a.kind is Kind.ARRAY and a.kind is b.kind and a.storage is b.storage and a.views == b.views
+    )
+
+
+def is_traced_array(leaf: Any) -> bool:
+    return isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY
+
+
+def link_when(storage: Storage, leaf: Traced, when: Value, scope: Scope) -> None:
+    if leaf.views or leaf.storage.value.type != storage.value.type:
+        may_alias(storage, leaf.storage)
+    else:
+        link(storage, leaf.storage, when, scope)
+
+
+def unchecked_value(leaf: Any, info: Info) -> Value:
+    """Read a leaf without asking whether it is defined: carrying is not using."""
+    if isinstance(leaf, Traced) and leaf.storage.defined is not None:
+        defined, leaf.storage.defined = leaf.storage.defined, None
+        try:
+            return leaf_value(leaf, info)
+        finally:
+            leaf.storage.defined = defined
+    return leaf_value(leaf, info)
+
+
+def contents_of(storage: Storage) -> Value:
+    """Read a storage without asking whether its variable is defined."""
+    defined, storage.defined = storage.defined, None
+    try:
+        return storage.get()
+    finally:
+        storage.defined = defined
+
+
+def is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) or (isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY)
+
+
+def are_equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except Exception:
+        return False
+
+
+def count_leaves(structure: Structure) -> int:
+    return 1 if structure.type is None else sum(map(count_leaves, structure.children))

@@ -1,0 +1,846 @@
+"""`while` and `for` on traced values: trace the body until what it carries is stable, then build a `while` or `scan`.
+
+A loop carries the variables that its body rebinds and the contents of the arrays that it writes. The body is traced again until
+both sets and their types settle. A loop over Python objects, or whose body needs Python values, is unrolled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsl.config import config
+from dsl.errors import (
+    AliasError,
+    BranchError,
+    ConversionError,
+    DslError,
+    LoopTypeError,
+    NonConcreteError,
+    UndefinedError,
+)
+from dsl.frontend.branches import if_
+from dsl.frontend.leaves import (
+    Block,
+    BranchRaise,
+    Info,
+    are_equal,
+    contents_of,
+    count_leaves,
+    describe,
+    info_of,
+    is_array,
+    is_known,
+    is_traced_array,
+    join,
+    link_when,
+    predicate,
+    same_view,
+    the_trace,
+    unchecked_value,
+    visible_shape,
+    zeros,
+)
+from dsl.frontend.loops import as_counted, trip_value
+from dsl.frontend.optional import TracedOptional
+from dsl.frontend.regions import (
+    absent_optional,
+    discard,
+    emit_raise,
+    grow_lists,
+    installed,
+    refuse_try,
+    region_of,
+    with_types,
+)
+from dsl.frontend.scopes import (
+    Scope,
+    Storage,
+    Trace,
+    current_scope,
+    here,
+    link,
+)
+from dsl.frontend.state import Snapshot, State, Undefined, is_numeric
+from dsl.frontend.traced import (
+    Kind,
+    Traced,
+    fresh,
+)
+from dsl.frontend.trees import Structure, unflatten
+from dsl.ir.dims import Dim, symbols_of
+from dsl.ir.graph import Value
+from dsl.ir.types import BOOL, I64, Shape, TensorType, scalar
+from dsl.logs import log
+
+_ATTEMPTS = 12
+
+
+@dataclass
+class Plan:
+    """What a loop carries, as known so far: rebound leaves by (cell, leaf), and storages that the body writes."""
+
+    rebound: dict[tuple[int, int], Info] = field(default_factory=dict)
+    structures: dict[int, Structure] = field(default_factory=dict)
+    maybe: dict[int, str] = field(default_factory=dict)
+    storages: list[Storage] = field(default_factory=list)
+    lost: dict[int, Undefined] = field(default_factory=dict)
+
+    def key(self) -> Any:
+        infos = tuple(
+            (k, i.dtype, i.kind, len(i.shape), tuple(isinstance(d, Dim) for d in i.shape))
+            for k, i in self.rebound.items()
+        )
+        return infos, tuple(self.maybe), len(self.storages), tuple(self.lost)
+
+
+@dataclass
+class Pass:
+    """One traced region of a loop: its scope and the params of what is carried."""
+
+    scope: Scope
+    trip: Value | None
+    params: list[Value]
+    leaves: dict[tuple[int, int], Traced]
+    flags: dict[int, Value]
+    installed: list[list[Any]]
+    objects: list[Any]
+
+
+Moves = dict[tuple[int, int], tuple[int, int]]
+
+
+class Loop:
+    """A `while` or `for` statement being traced."""
+
+    def __init__(
+        self, state: State, body: Block, test: Block | None, counted: Any, items: tuple[str, ...]
+    ) -> None:
+        self.state, self.body, self.test, self.counted, self.items = (
+            state,
+            body,
+            test,
+            counted,
+            items,
+        )
+        self.trips: Value | None = None
+        self.static_trips: int | None = None
+        if counted is not None:
+            count = counted.trips()
+            self.static_trips = count if isinstance(count, int) else None
+            self.trips = trip_value(count)
+        self._statics: dict[tuple[int, int], Any] = {}
+        self.before = state.snapshot()
+        self.plan = self._first_plan()
+
+    # -- what is carried -----------------------------------------------------------------------------------------
+
+    def _first_plan(self) -> Plan:
+        plan = Plan()
+        for cell, leaves in enumerate(self.before.leaves):
+            for k, leaf in enumerate(leaves):
+                if self.state.is_assigned(cell) and is_numeric(leaf) and not is_array(leaf):
+                    plan.rebound[cell, k] = info_of(leaf)
+        for name, cell_leaves in zip(self.state.names, self.before.leaves, strict=True):
+            if name in self.items:
+                for leaf in cell_leaves:
+                    if (
+                        isinstance(leaf, Traced)
+                        and leaf.kind is Kind.ARRAY
+                        and leaf.storage not in plan.storages
+                    ):
+                        plan.storages.append(leaf.storage)
+        self._use_hint(plan)
+        return plan
+
+    def _hint_key(self) -> Any:
+        return id(self.body.__code__), tuple(str(s) for s in self.before.structures)
+
+    def _use_hint(self, plan: Plan) -> None:
+        """Start from what an earlier trace of the same loop found."""
+        hint = the_trace().hints.get(self._hint_key())
+        if hint is None:
+            return
+        for (cell, k), info in hint.items():
+            leaves = self.before.leaves[cell]
+            if k < len(leaves) and is_numeric(leaves[k]):
+                own = plan.rebound.get((cell, k), info_of(leaves[k]))
+                if len(own.shape) == len(info.shape) and own.shape == info.shape:
+                    plan.rebound[cell, k] = join(own, info, "", LoopTypeError, "")
+
+    # -- tracing -------------------------------------------------------------------------------------------------
+
+    def trace(self) -> None:
+        """Trace until the plan is stable, then build the loop; raises with the state as before if that fails."""
+        trace = the_trace()
+        try:
+            for _ in range(_ATTEMPTS):
+                found = self._attempt(trace)
+                if found is not None:
+                    trace.hints[self._hint_key()] = dict(self.plan.rebound)
+                    return self._build(*found)
+        except BaseException:
+            self.state.restore(self.before)
+            raise
+        raise LoopTypeError(
+            "the types of this loop's variables do not settle",
+            location=here(),
+            remedy="keep each variable's shape the same in every trip",
+        )
+
+    def _attempt(
+        self, trace: Trace
+    ) -> tuple[Pass | None, Value | None, Pass, Snapshot, dict[Storage, Value]] | None:
+        test, chosen = self._trace_test(trace) if self.test is not None else (None, None)
+        with trace.region("body") as scope:
+            try:
+                run = self._enter(scope)
+                self._run_body(run)
+                after = with_types(self.state.snapshot())
+            finally:
+                replaced = [s for s in scope.replaced if s not in self.plan.storages]
+                contents = scope.suspend()
+        self.state.restore(self.before)
+        if (
+            self.state.adopt_attributes(scope)
+            or grow_lists(self.state, self.before, [after], self._unrollable())
+            or self._allow_none(after)
+        ):
+            self.before = self.state.snapshot()
+            self.plan = self._first_plan()
+            return None
+        if self._widen(run, after, contents, replaced, trace):
+            discard(scope, *([test.scope] if test else []))
+            return None
+        return test, chosen, run, after, contents
+
+    def _unrollable(self) -> bool:
+        return self.static_trips is not None and self.static_trips <= config.unroll_limit
+
+    def _allow_none(self, after: Snapshot) -> bool:
+        """Make optionals of variables that are None on one side of a trip and have a value on the other."""
+        objects = list(self.before.objects)
+        for cell, structure in enumerate(self.before.structures):
+            end = after.structures[cell]
+            if structure == end or not self.state.is_assigned(cell):
+                continue
+            if structure.type is type(None) and all(map(is_numeric, after.leaves[cell])):
+                objects[cell] = absent_optional(end, after.leaves[cell])
+            elif (end.type is type(None) and all(map(is_numeric, self.before.leaves[cell]))) or (
+                end.type is TracedOptional and end.keys[0] == structure
+            ):
+                objects[cell] = TracedOptional(structure, True, self.before.leaves[cell])
+        if all(a is b for a, b in zip(objects, self.before.objects, strict=True)):
+            return False
+        self.state.put(objects)
+        return True
+
+    def _trace_test(self, trace: Trace) -> tuple[Pass, Value]:
+        with trace.region("cond") as scope:
+            try:
+                run = self._enter(scope)
+                chosen = self._evaluate_test(run)
+                written = [s for s in scope.replaced if s not in self.plan.storages]
+            finally:
+                scope.suspend()
+        self.state.restore(self.before)
+        if written:
+            raise ConversionError(
+                "the condition of this loop writes into an array",
+                location=here(),
+                remedy="write in the loop's body",
+            )
+        return run, chosen
+
+    def _evaluate_test(self, run: Pass) -> Value:
+        assert self.test is not None
+        b = current_scope()
+        if run.trip is not None:
+            assert self.trips is not None
+            assert b.parent is not None
+            more = b.emit("less", run.trip, b.local(self.trips, b.parent))
+            rest = predicate(self.test())
+            return (
+                b.emit("logical_and", more, rest)
+                if isinstance(rest, Value)
+                else more
+                if rest
+                else b.constant(False)
+            )
+        chosen = predicate(self.test())
+        if isinstance(chosen, bool):
+            # Python decides even with traced variables, so Python runs the loop.
+            raise _StaticTest(chosen)
+        return chosen
+
+    def _enter(self, scope: Scope) -> Pass:
+        """Give a region params for all that is carried, and install them in the cells and storages."""
+        scope.loc = here()
+        counting = self.counted is not None
+        trip = scope.param(scalar(I64), "trip") if counting else None
+        leaves, flags, params = {}, {}, []
+        for (cell, k), info in self.plan.rebound.items():
+            name = self.state.names[cell]
+            param = scope.param(info.type, name if not name.startswith("dsl__") else "")
+            params.append(param)
+            leaves[cell, k] = Traced(Storage(param, scope), (), info.kind)
+        for cell, name in self.plan.maybe.items():
+            flags[cell] = scope.param(scalar(BOOL), f"{name}_defined")
+            params.append(flags[cell])
+            for (own, _), traced in leaves.items():
+                if own == cell and not name.startswith("dsl__"):
+                    traced.storage.defined = (flags[cell], scope, name)
+        for storage in self.plan.storages:
+            params.append(self._carry(storage, scope))
+        installed, objects = self._install(leaves)
+        return Pass(scope, trip, params, leaves, flags, installed, objects)
+
+    def _carry(self, storage: Storage, scope: Scope) -> Value:
+        param = scope.param(storage.value.tensor, self._name_of(storage))
+        scope.replaced[storage] = (storage.value, storage.scope)
+        storage.put(param, scope)
+        return param
+
+    def _name_of(self, storage: Storage) -> str:
+        for name, leaves in zip(self.state.names, self.before.leaves, strict=True):
+            if any(
+                isinstance(leaf, Traced) and leaf.storage is storage for leaf in leaves
+            ) and not name.startswith("dsl__"):
+                return name
+        return ""
+
+    def _install(self, leaves: dict[tuple[int, int], Traced]) -> tuple[list[list[Any]], list[Any]]:
+        objects, installed = [], []
+        for cell, own in enumerate(self.before.leaves):
+            structure = self.plan.structures.get(cell, self.before.structures[cell])
+            count = len(own) if cell not in self.plan.structures else count_leaves(structure)
+            new = [leaves.get((cell, k), own[k] if k < len(own) else None) for k in range(count)]
+            if cell in self.plan.structures:
+                new = [leaves.get((cell, k), self.plan_static(cell, k)) for k in range(count)]
+            installed.append(new)
+            objects.append(self._object(cell, structure, new))
+        self.state.put(objects)
+        return installed, objects
+
+    def plan_static(self, cell: int, k: int) -> Any:
+        return self._statics.get((cell, k))
+
+    def _object(self, cell: int, structure: Structure, leaves: list[Any]) -> Any:
+        if structure != self.before.structures[cell]:
+            return unflatten(structure, leaves)
+        return installed(self.before, cell, structure, leaves)
+
+    def _run_body(self, run: Pass) -> None:
+        try:
+            if self.counted is None:
+                self.body()
+            else:
+                assert run.trip is not None
+                self.body(self.counted.item(fresh(run.trip, Kind.PYTHON)))
+        except BranchRaise as signal:
+            emit_raise(signal.error)
+
+    # -- comparing what a trip began and ended with ----------------------------------------------------------------
+
+    def _widen(
+        self,
+        run: Pass,
+        after: Snapshot,
+        contents: dict[Storage, Value],
+        replaced: list[Storage],
+        trace: Trace,
+    ) -> bool:
+        """Extend the plan by what the trip showed; tell whether it changed."""
+        old = self.plan.key()
+        self._as_optionals(after)
+        with trace.resumed(run.scope, contents):
+            for cell in range(len(after.objects)):
+                self._widen_cell(cell, run, after)
+        own = {leaf.storage for leaf in run.leaves.values()}
+        self.plan.storages += [
+            s for s in replaced if s not in own and not run.scope.encloses(s.scope)
+        ]
+        return self.plan.key() != old  # type: ignore[no-any-return]
+
+    def _as_optionals(self, after: Snapshot) -> None:
+        """A variable that is optional when a trip starts is so when it ends."""
+        for cell, structure in enumerate(self.before.structures):
+            end = after.structures[cell]
+            if structure.type is not TracedOptional or end.type is TracedOptional:
+                continue
+            if end.type is type(None):
+                after.leaves[cell] = [False, *self.before.leaves[cell][1:]]
+                after.structures[cell] = structure
+            elif end == structure.keys[0]:
+                after.leaves[cell] = [True, *after.leaves[cell]]
+                after.structures[cell] = structure
+
+    def _widen_cell(self, cell: int, run: Pass, after: Snapshot) -> None:
+        name = self.state.names[cell]
+        if cell in self.plan.lost:
+            return
+        start, end = run.installed[cell], after.leaves[cell]
+        structure = self.plan.structures.get(cell, self.before.structures[cell])
+        if len(start) == 1 and isinstance(start[0], Undefined) and structure.type is None:
+            return self._widen_undefined(cell, name, after)
+        if after.structures[cell] != structure:
+            if cell in self.plan.maybe:
+                self._lose(cell, name, "changes its structure from trip to trip")
+                return
+            raise LoopTypeError(
+                f"the variable `{name}` is {describe(structure)} when the loop starts and "
+                f"{describe(after.structures[cell])} after a trip",
+                location=here(),
+                remedy=f"give `{name}` its final structure before the loop, or loop with `dsl.unroll(range(n))`",
+            )
+        for k, (s, e) in enumerate(zip(start, end, strict=True)):
+            self._widen_leaf(cell, k, name, s, e)
+
+    def _lose(self, cell: int, name: str, reason: str) -> None:
+        self.plan.lost[cell] = Undefined(
+            name,
+            reason + ", so it has no one value after the loop",
+            f"give `{name}` a value before the loop",
+        )
+        self.plan.maybe.pop(cell, None)
+        self.plan.structures.pop(cell, None)
+        for key in [key for key in self.plan.rebound if key[0] == cell]:
+            del self.plan.rebound[key]
+
+    def _widen_undefined(self, cell: int, name: str, after: Snapshot) -> None:
+        """A variable without a value before the loop: carry it if the body gives it one."""
+        structure, leaves = after.structures[cell], after.leaves[cell]
+        if structure.type is None and isinstance(leaves[0], Undefined):
+            if leaves[0].defined is None:
+                return
+            infos: list[Any] = [leaves[0].defined]
+        else:
+            infos = [info_of(leaf) if is_numeric(leaf) else leaf for leaf in leaves]
+        self.plan.structures[cell], self.plan.maybe[cell] = structure, name
+        for k, info in enumerate(infos):
+            if isinstance(info, Info):
+                shape = visible_shape(info.shape, the_trace().scopes[-2])
+                self.plan.rebound[cell, k] = Info(info.dtype, shape, info.kind)
+            else:
+                self._statics[cell, k] = info
+
+    def _widen_leaf(self, cell: int, k: int, name: str, start: Any, end: Any) -> None:
+        if isinstance(end, Undefined):
+            if not isinstance(start, Undefined) and is_numeric(start):
+                end.fail()
+            return
+        if end is start or same_view(end, start):
+            return
+        if not is_numeric(end) or not (is_numeric(start) or (cell, k) in self.plan.rebound):
+            if type(end) is type(start) and are_equal(end, start):
+                return
+            if cell in self.plan.maybe:
+                return self._lose(cell, name, "changes from trip to trip")
+            raise LoopTypeError(
+                f"the variable `{name}` changes from {start!r} to {end!r} in a loop that is traced",
+                location=here(),
+                remedy="carry numbers or arrays, or loop with `dsl.unroll(range(n))`",
+            )
+        old = self.plan.rebound.get((cell, k)) or info_of(start)
+        try:
+            new = join(
+                old,
+                info_of(end),
+                name,
+                LoopTypeError,
+                "one type when a trip of the loop starts and another when it ends",
+            )
+        except LoopTypeError:
+            if cell in self.plan.maybe:
+                return self._lose(cell, name, "changes its rank from trip to trip")
+            raise
+        shape = tuple(
+            o
+            if isinstance(o, Dim) and symbols_of(o) == [o] and not is_known(o, self._outer())
+            else n
+            for o, n in zip(old.shape, new.shape, strict=True)
+        )
+        self.plan.rebound[cell, k] = Info(new.dtype, shape, new.kind)
+
+    def _outer(self) -> Scope | None:
+        return the_trace().scopes[-1].parent
+
+    # -- building --------------------------------------------------------------------------------------------------
+
+    def _build(
+        self,
+        test: Pass | None,
+        chosen: Value | None,
+        run: Pass,
+        after: Snapshot,
+        contents: dict[Storage, Value],
+    ) -> None:
+        trace, parent = the_trace(), current_scope()
+        with trace.resumed(run.scope, contents):
+            results = self._results(run, after)
+        moves = self._moves(run, after)
+        self._refuse_parting(run, after, contents, moves)
+        never = self._never_runs(parent) if self._arrays(run) else None
+        inits = self._inits(parent)
+        outputs = self._emit(parent, test, chosen, run, results, inits, moves)
+        self._finish(parent, run, after, outputs, moves, never)
+        discard(run.scope, *([test.scope] if test else []))
+
+    def _results(self, run: Pass, after: Snapshot) -> list[Value]:
+        b = current_scope()
+        values = []
+        for (cell, k), info in self.plan.rebound.items():
+            leaf = after.leaves[cell][k]
+            if isinstance(leaf, Undefined):
+                leaf = run.leaves[cell, k]
+            values.append(unchecked_value(leaf, info))
+        for cell in self.plan.maybe:
+            values.append(self._flag(cell, after, b))
+        return values + [contents_of(storage) for storage in self.plan.storages]
+
+    def _flag(self, cell: int, after: Snapshot, b: Scope) -> Value:
+        leaves = [leaf for leaf in after.leaves[cell] if isinstance(leaf, Traced)]
+        for leaf in leaves:
+            if leaf.storage.defined is not None:
+                flag, owner, _ = leaf.storage.defined
+                return b.local(flag, owner)
+        return b.constant(True)
+
+    def _inits(self, parent: Scope) -> list[Value]:
+        values = []
+        for (cell, k), info in self.plan.rebound.items():
+            leaves = self.before.leaves[cell]
+            if cell in self.plan.structures:
+                values.append(zeros(info, parent))
+            else:
+                values.append(unchecked_value(leaves[k], info))
+        values += [parent.constant(False) for _ in self.plan.maybe]
+        return values + [contents_of(storage) for storage in self.plan.storages]
+
+    # -- arrays that the loop's variables stand for by turns -----------------------------------------------------
+
+    def _moves(self, run: Pass, after: Snapshot) -> Moves | None:
+        """Return how rebound arrays change places, if they only do that: each variable, and whose array it has next."""
+        arrays = self._arrays(run)
+        owner = {leaf.storage: key for key, leaf in arrays.items()}
+        moved = {}
+        for key in arrays:
+            end = after.leaves[key[0]][key[1]]
+            if (
+                isinstance(end, Traced)
+                and not end.views
+                and end.storage in owner
+                and self._start(key) is not None
+            ):
+                moved[key] = owner[end.storage]
+        turns = any(k != m for k, m in moved.items()) or any(
+            arrays[k].storage.written for k in moved
+        )
+        return moved if turns and set(moved) == set(moved.values()) else None
+
+    def _arrays(self, run: Pass) -> dict[tuple[int, int], Traced]:
+        return {key: leaf for key, leaf in run.leaves.items() if leaf.kind is Kind.ARRAY}
+
+    def _start(self, key: tuple[int, int]) -> Traced | None:
+        """Return the traced array that a variable had before the loop."""
+        if key[0] in self.plan.structures:
+            return None
+        leaf = self.before.leaves[key[0]][key[1]]
+        return leaf if is_traced_array(leaf) and not leaf.views else None
+
+    def _refuse_parting(
+        self, run: Pass, after: Snapshot, contents: dict[Storage, Value], moves: Moves | None
+    ) -> None:
+        """Refuse loops in which it depends on the trip which array a write goes to."""
+        arrays = self._arrays(run)
+        written = any(leaf.storage.written for leaf in arrays.values())
+        own = {leaf.storage for leaf in arrays.values()}
+        for key, leaf in arrays.items():
+            if moves and key in moves:
+                continue
+            end, start = (
+                after.leaves[key[0]][key[1]],
+                self.before.leaves[key[0]][key[1]] if key[0] not in self.plan.structures else None,
+            )
+            foreign = isinstance(end, Traced) and (
+                end.storage in own or not run.scope.encloses(end.storage.scope)
+            )
+            outside = isinstance(start, Traced) and start.storage.origin is not None
+            shared = isinstance(start, Traced) and _is_changed(contents.get(start.storage))
+            if (written and foreign) or (leaf.storage.written and outside) or shared:
+                raise AliasError(
+                    f"the variable `{self.state.names[key[0]]}` is rebound in this loop and its array is also written in "
+                    "place, so that which array is written depends on the trip",
+                    location=here(),
+                    remedy="copy the array before the loop, or assign its elements (`x[...] = y`) instead of rebinding it",
+                )
+
+    def _never_runs(self, parent: Scope) -> Value | None:
+        """Return a predicate that the loop makes no trip, or None if it surely makes one."""
+        if self.static_trips is not None:
+            return None
+        if self.trips is not None:
+            return parent.emit("equal", self.trips, parent.constant(0, I64))
+        assert self.test is not None
+        first = predicate(self.test())
+        return (
+            None
+            if first is True
+            else parent.constant(True)
+            if first is False
+            else parent.emit("logical_not", first)
+        )
+
+    def _note_aliases(
+        self, run: Pass, after: Snapshot, leaves: dict[tuple[int, int], Traced], moves: Moves | None, never: Value | None, parent: Scope
+    ) -> None:  # fmt: skip
+        """Say which arrays from before the loop its variables may stand for after it."""
+        for key in self._arrays(run):
+            if moves and key in moves:
+                continue
+            start, end = self._start(key), after.leaves[key[0]][key[1]]
+            if start is not None and never is not None:
+                link_when(leaves[key].storage, start, never, parent)
+            if is_traced_array(end) and not run.scope.encloses(end.storage.scope):
+                ran = parent.constant(True) if never is None else parent.emit("logical_not", never)
+                link_when(leaves[key].storage, end, ran, parent)
+
+    def _emit(
+        self, parent: Scope, test: Pass | None, chosen: Value | None, run: Pass, results: list[Value], inits: list[Value],
+        swap: Moves | None,
+    ) -> list[Value]:  # fmt: skip
+        body_params, results, inits = list(run.params), list(results), list(inits)
+        test_params = list(test.params) if test else []
+        if swap:
+            slots = {key: run.scope.param(scalar(I64), "slot") for key in swap}
+            body_params += slots.values()
+            results += [slots[swap[key]] for key in swap]
+            inits += [parent.constant(j, I64) for j in range(len(swap))]
+            test_params += [test.scope.param(scalar(I64), "slot") for _ in swap] if test else []
+        captures = list(
+            dict.fromkeys([*run.scope.captured, *(test.scope.captured if test else ())])
+        )
+        types = [
+            TensorType(p.dtype, self._result_shape(p, i, parent))
+            for p, i in zip(body_params, inits, strict=True)
+        ]
+        if test is None:
+            assert run.trip is not None
+            assert self.trips is not None
+            region = region_of(run.scope, captures, results, [run.trip, *body_params])
+            inputs = [self.trips, *inits, *captures]
+            return list(
+                parent.node(
+                    "scan", inputs, {"carried": len(inits)}, regions=[region], types=types
+                ).outputs
+            )
+        assert chosen is not None
+        if run.trip is not None:
+            assert test.trip is not None
+            body_params, test_params = [run.trip, *body_params], [test.trip, *test_params]
+            results = [run.scope.emit("add", run.trip, run.scope.constant(1, I64)), *results]
+            inits, types = [parent.constant(0, I64), *inits], [scalar(I64), *types]
+        regions = [
+            region_of(test.scope, captures, [chosen], test_params),
+            region_of(run.scope, captures, results, body_params),
+        ]
+        node = parent.node(
+            "while", [*inits, *captures], {"carried": len(inits)}, regions=regions, types=types
+        )
+        return list(node.outputs[1:] if run.trip is not None else node.outputs)
+
+    def _result_shape(self, param: Value, init: Value, parent: Scope) -> Shape:
+        return visible_shape(param.shape, parent)
+
+    def _finish(
+        self, parent: Scope, run: Pass, after: Snapshot, outputs: list[Value], moves: Moves | None, never: Value | None
+    ) -> None:  # fmt: skip
+        """Put the loop's results into the cells and storages."""
+        values = iter(outputs)
+        leaves = {
+            key: Traced(Storage(next(values), parent), (), info.kind)
+            for key, info in self.plan.rebound.items()
+        }
+        for cell, name in self.plan.maybe.items():
+            flag = next(values)
+            certain = name.startswith("dsl__") or (
+                bool(self.static_trips) and self._always(run, after, cell)
+            )
+            for key, traced in leaves.items():
+                if key[0] == cell and not certain:
+                    traced.storage.defined = (flag, parent, name)
+        for storage in self.plan.storages:
+            storage.set(next(values))
+        self._note_aliases(run, after, leaves, moves, never, parent)
+        if moves:
+            self._unswap(dict(zip(moves, values, strict=True)), leaves, parent)
+        cells = range(len(self.before.objects))
+        self.state.commit([self._final(cell, leaves, run, after) for cell in cells], self.before)
+
+    def _final(
+        self, cell: int, leaves: dict[tuple[int, int], Traced], run: Pass, after: Snapshot
+    ) -> Any:
+        """Return what a cell holds after the loop."""
+        if cell in self.plan.lost:
+            return self.plan.lost[cell]
+        structure = self.plan.structures.get(cell)
+        if structure is not None:
+            new = [
+                leaves.get((cell, k), self.plan_static(cell, k))
+                for k in range(count_leaves(structure))
+            ]
+            return unflatten(structure, new)
+        own = self.before.leaves[cell]
+        new = [leaves.get((cell, k), leaf) for k, leaf in enumerate(own)]
+        same = after.objects[cell] is run.objects[cell]
+        return installed(self.before, cell, self.before.structures[cell], new, same)
+
+    def _always(self, run: Pass, after: Snapshot, cell: int) -> bool:
+        return all(
+            not isinstance(e, Undefined)
+            and (not isinstance(e, Traced) or e.storage.defined is None)
+            for e in after.leaves[cell]
+        )
+
+    def _unswap(self, slots: dict[Any, Value], leaves: dict[Any, Traced], parent: Scope) -> None:
+        """Give the arrays from before the loop what ended in their memory, and link them with their new names."""
+        places = []
+        for j, key in enumerate(slots):
+            start = self._start(key)
+            assert start is not None
+            places.append(
+                (
+                    start.storage,
+                    [
+                        parent.emit("equal", slot, parent.constant(j, I64))
+                        for slot in slots.values()
+                    ],
+                )
+            )
+        for storage, held in places:
+            value = storage.get()
+            for name, here_now in zip(slots, held, strict=True):
+                value = parent.emit("where", here_now, leaves[name].storage.value, value)
+            storage.set(value)
+        for storage, held in places:
+            for name, here_now in zip(slots, held, strict=True):
+                link(leaves[name].storage, storage, here_now, parent)
+
+
+def _is_changed(value: Value | None) -> bool:
+    return value is not None and value.node.op.name != "param"
+
+
+class _StaticTest(Exception):
+    """The condition of a `while` does not depend on anything traced."""
+
+    def __init__(self, value: bool) -> None:
+        self.value = value
+
+
+_RETRY = (NonConcreteError, LoopTypeError, BranchError, UndefinedError, AliasError)
+
+
+def while_(
+    test: Block,
+    body: Block,
+    get: Any,
+    put: Any,
+    names: tuple[str, ...],
+    assigned: int,
+    items: tuple[str, ...],
+) -> None:
+    """Run a `while` statement."""
+    limit = config.unroll_limit
+    trips = 0
+    failed: DslError | None = None
+    while True:
+        chosen = predicate(test())
+        if chosen is False:
+            return
+        if failed is None:
+            loop = Loop(State(get, put, names, assigned), body, test, None, items)
+            try:
+                if not _is_plain(loop, chosen):
+                    refuse_try()
+                    return loop.trace()
+            except _StaticTest:
+                pass
+            except _RETRY as error:
+                if chosen is not True:
+                    raise
+                failed = error
+        if isinstance(chosen, Value):
+            raise failed or DslError("a loop condition became traced", location=here())
+        trips += 1
+        if trips > max(limit, _PLAIN_LIMIT if failed is None else 0):
+            raise failed or LoopTypeError(
+                "this loop runs in Python and does not end",
+                location=here(),
+                remedy="carry its state in arrays",
+            )
+        body()
+
+
+_PLAIN_LIMIT = 100_000
+
+
+def _is_plain(loop: Loop, chosen: bool | Value) -> bool:
+    """Tell whether a loop computes with Python values alone, so that plain Python should run it."""
+    if chosen is not True:
+        return False
+    touched = [leaf for leaves in loop.before.leaves for leaf in leaves]
+    return not any(isinstance(leaf, (Traced, np.ndarray)) for leaf in touched)
+
+
+def for_(
+    iterable: Any, body: Block, guard: Block | None, get: Any, put: Any, names: tuple[str, ...], assigned: int,
+    items: tuple[str, ...], targets: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Run a `for` statement."""
+    if isinstance(iterable, Undefined):
+        iterable.fail()
+    counted = as_counted(iterable)
+    state = State(get, put, names, assigned)
+    if counted is not None:
+        trips = counted.trips()
+        if isinstance(trips, int) and trips == 0:
+            return
+        try:
+            refuse_try()
+            return Loop(state, body, guard, counted, items).trace()
+        except _RETRY as error:
+            _refuse_unrolling(trips, error)
+            log("unroll", "%s: unrolled %s times because %s", here(), trips, error.message)
+    _python_for(iterable, body, guard, get, put, names, assigned)
+
+
+def _refuse_unrolling(trips: Any, error: DslError) -> None:
+    limit = config.unroll_limit
+    if not isinstance(trips, int) or trips > limit:
+        if isinstance(trips, int):
+            error.remedy += f"; a loop of {trips} trips is longer than the limit for unrolling (DSL_UNROLL_LIMIT={limit})"
+        raise error
+
+
+def _python_for(
+    iterable: Any,
+    body: Block,
+    guard: Block | None,
+    get: Any,
+    put: Any,
+    names: tuple[str, ...],
+    assigned: int,
+) -> None:
+    """Loop in Python; once a traced `break` may have happened, the rest of the trips are conditional."""
+    for item in iterable:
+        go_on = True if guard is None else predicate(guard())
+        if go_on is False:
+            return
+        if go_on is True:
+            body(item)
+        else:
+            assert guard is not None
+            if_(guard(), lambda item=item: body(item), lambda: None, get, put, names, assigned)
