@@ -497,6 +497,7 @@ def _note_aliases(
         if branch.scope.encloses(leaf.storage.scope):
             _note_inner_aliases(storage, leaf.storage, branch.scope)
             continue
+        storage.outside |= leaf.storage.outside
         when = pred if k == 0 else parent.emit("logical_not", pred)
         link_when(storage, leaf, when, parent)
 

@@ -286,6 +286,8 @@ class Loop:
             param = scope.param(info.type, name if not name.startswith("dsl__") else "")
             params.append(param)
             leaves[cell, k] = Traced(Storage(param, scope), (), info.kind)
+            start = self._start((cell, k))
+            leaves[cell, k].storage.outside = start is not None and start.storage.outside
         for cell, name in self.plan.maybe.items():
             flags[cell] = scope.param(scalar(BOOL), f"{name}_defined")
             params.append(flags[cell])
@@ -558,8 +560,6 @@ class Loop:
         written = any(leaf.storage.written for leaf in arrays.values())
         own = {leaf.storage for leaf in arrays.values()}
         for key, leaf in arrays.items():
-            if moves and key in moves:
-                continue
             end, start = (
                 after.leaves[key[0]][key[1]],
                 self.before.leaves[key[0]][key[1]] if key[0] not in self.plan.structures else None,
@@ -567,9 +567,10 @@ class Loop:
             foreign = isinstance(end, Traced) and (
                 end.storage in own or not run.scope.encloses(end.storage.scope)
             )
-            outside = isinstance(start, Traced) and start.storage.origin is not None
+            outside = isinstance(start, Traced) and start.storage.outside
             shared = isinstance(start, Traced) and _is_changed(contents.get(start.storage))
-            if (written and foreign) or (leaf.storage.written and outside) or shared:
+            parts = (written and foreign) or (leaf.storage.written and outside)
+            if shared or (parts and not (moves and key in moves)):
                 raise AliasError(
                     f"the variable `{self.state.names[key[0]]}` is rebound in this loop and its array is also written in "
                     "place, so that which array is written depends on the trip",

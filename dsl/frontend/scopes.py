@@ -116,6 +116,7 @@ class Storage:
         "defined",
         "loc",
         "origin",
+        "outside",
         "scope",
         "strides",
         "value",
@@ -127,6 +128,8 @@ class Storage:
         self.value, self.scope, self.origin = value, scope, origin
         self.version = 0
         self.written = False
+        # Whether it may be the memory of an array that the caller sees.
+        self.outside = origin is not None
         self.strides: tuple[int, ...] | None = None
         self.ambiguous: list[weakref.ref[Storage]] = []
         self.aliases: list[Alias] = []
