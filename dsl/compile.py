@@ -399,6 +399,11 @@ def jit(fn: Any = None, /, **options: Any) -> Any:
     unknown = set(options) - {"static_argnames", "dynamic", "fastmath", "device", "donate"}
     if unknown:
         raise ConfigError(f"jit has no option {', '.join(sorted(unknown))}")
+    if options.get("device") not in (None, "cpu", "cpu:0"):
+        raise UnsupportedError(
+            f"there is no device {options['device']!r} yet",
+            remedy="leave `device` out, or say 'cpu:0'",
+        )
     if fn is None:
         return functools.partial(jit, **options)
     if isinstance(fn, Compiled):

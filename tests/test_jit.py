@@ -658,3 +658,8 @@ def test_functions_without_arguments_or_results() -> None:
 
 def test_big_python_integers_stay_exact() -> None:
     assert dsl.jit(lambda n: n + 1)(2**70) == 2**70 + 1
+
+
+def test_a_device_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(dsl.errors.UnsupportedError, match="no device 'cuda:0' yet"):
+        dsl.jit(device="cuda:0")
