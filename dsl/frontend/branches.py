@@ -506,5 +506,5 @@ def _note_inner_aliases(storage: Storage, inner: Storage, scope: Scope) -> None:
     """An array made in a region that may be one from outside: later writes to what it became are refused."""
     for edge in inner.aliases:
         other = edge.other_than(inner)
-        if other is not None and not scope.encloses(other.scope):
+        if not scope.encloses(other.scope):
             may_alias(storage, other)

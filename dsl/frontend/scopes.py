@@ -106,6 +106,9 @@ class Capture:
     name: str
 
 
+_LONGEST_CHAIN = 8
+
+
 class Storage:
     """The contents of a traced array. `origin` is the index of the input that it came from, or None."""
 
@@ -163,8 +166,14 @@ class Storage:
         scope = current_scope()
         for edge in self.aliases:
             other = edge.other_than(self)
-            if other is None or any(other is s for s in path) or not edge.scope.encloses(scope):
+            if any(other is s for s in path) or not edge.scope.encloses(scope):
                 continue
+            if len(path) > _LONGEST_CHAIN:
+                raise AliasError(
+                    "too many arrays may be the same memory as the one that is written here",
+                    location=here(),
+                    remedy="copy the array before the branches or loops that choose it",
+                )
             link_holds = scope.local(edge.when, edge.scope)
             both = link_holds if same is None else scope.emit("logical_and", same, link_holds)
             other._replace(scope.emit("where", both, value, other.get()))
@@ -189,19 +198,18 @@ class Storage:
 class Alias:
     """Two storages that are the same memory when a predicate holds."""
 
-    one: weakref.ref[Storage]
-    two: weakref.ref[Storage]
+    one: Storage
+    two: Storage
     when: Value
     scope: Scope
 
-    def other_than(self, storage: Storage) -> Storage | None:
-        one, two = self.one(), self.two()
-        return two if one is storage else one
+    def other_than(self, storage: Storage) -> Storage:
+        return self.two if self.one is storage else self.one
 
 
 def link(one: Storage, other: Storage, when: Value, scope: Scope) -> None:
     """Record that two storages are the same memory when `when` is true; writes to either reach the other."""
-    edge = Alias(weakref.ref(one), weakref.ref(other), when, scope)
+    edge = Alias(one, other, when, scope)
     one.aliases.append(edge)
     other.aliases.append(edge)
 
