@@ -663,3 +663,12 @@ def test_big_python_integers_stay_exact() -> None:
 def test_a_device_that_does_not_exist_is_refused() -> None:
     with pytest.raises(dsl.errors.UnsupportedError, match="no device 'cuda:0' yet"):
         dsl.jit(device="cuda:0")
+
+
+def test_a_scan_over_nothing_returns_the_carry_and_nothing() -> None:
+    def total(xs):
+        return dsl.scan(lambda carry, x: (carry + x, carry * x), 0.0, xs)
+
+    carry, products = dsl.jit(total)(np.zeros(0))
+    assert carry == 0.0
+    assert products.shape == (0,)

@@ -28,7 +28,7 @@ from dsl.frontend.traced import (
     write,
 )
 from dsl.frontend.views import DynamicSliced, Owned, Picked, Reshaped, Sliced, Stepped, View
-from dsl.ir.dims import Dim, DimLike, dim_max, dim_min, lower_bound
+from dsl.ir.dims import Dim, DimLike, dim_max, dim_min
 from dsl.ir.graph import Value
 from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
 
@@ -559,10 +559,6 @@ def _index_array(item: Any, axis: int, dim: DimLike) -> Traced:
     if isinstance(item, int):
         return lift(np.int64(_checked(item, axis, dim)))
     return item  # type: ignore[no-any-return]
-
-
-def take_lower_bound(dim: DimLike) -> int:
-    return lower_bound(dim) or 0
 
 
 _UFUNCS.update(getitem=getitem, setitem=setitem, scatter=scatter)

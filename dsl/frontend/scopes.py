@@ -27,7 +27,6 @@ from dsl.ir.dims import Dim
 from dsl.ir.graph import Attrs, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait
-from dsl.ir.types import TensorType, ValueType
 
 __all__ = [
     "Capture",
@@ -396,11 +395,3 @@ def current_scope() -> Scope:
     scope = _stack.traces[-1].scopes[-1]
     scope.loc = here()
     return scope
-
-
-def tensor_type(value: Value) -> TensorType:
-    return value.tensor
-
-
-def is_tensor(type: ValueType) -> bool:
-    return isinstance(type, TensorType)

@@ -103,9 +103,6 @@ def scan(
 ) -> tuple[Any, Any]:
     """Loop over the leading axis: `carry, y = f(carry, x)`; return the last carry and the stacked `y`s."""
     count = _length(xs, length)
-    first = _row(xs, 0)
-    sample = _sample(f, init, first) if count is not None else None
-    _ = sample
     return _scan(f, init, xs, count, reverse)
 
 
@@ -129,10 +126,6 @@ def _length(xs: Any, length: Any) -> Any:
 
 def _row(xs: Any, k: Any) -> Any:
     return map_leaves(lambda leaf: leaf[k], xs)
-
-
-def _sample(f: Function, init: Any, first: Any) -> Any:
-    return None
 
 
 def _scan(f: Function, init: Any, xs: Any, count: Any, reverse: bool) -> tuple[Any, Any]:
