@@ -1,7 +1,7 @@
 """Write docs/ops.md and docs/numpy-support.md from the registries: `python docs/make_op_table.py`.
 
-In: the op records of `dsl.ir` and the public functions of `dsl.numpy` and its siblings. Out: two pages of tables. A test
-fails when the pages are not what this script writes.
+In: the op records of `dsl.ir`, the code that `dsl.codegen` emits for their samples, and the public functions of
+`dsl.numpy` and its siblings. Out: two pages of tables. A test fails when the pages are not what this script writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ import numpy as np
 
 import dsl
 import dsl.ir.ops  # registers the ops
-from dsl.ir.registry import OPS, Op, Trait
+from dsl.codegen.frame import layout
+from dsl.codegen.program import Program
+from dsl.compile import optimize
+from dsl.ir.build import Builder
+from dsl.ir.registry import OPS, Op, Sample, Trait
+from dsl.ir.types import TensorType
 
 DOCS = Path(__file__).parent
 NAMESPACES = ("numpy", "linalg", "fft", "random", "nn")
@@ -34,14 +39,13 @@ def main() -> None:
 def ops_page() -> str:
     """Return the page about the ops, by the file that defines them."""
     lines = ["# Ops", "", GENERATED, "", _OPS_INTRODUCTION, "", *_trait_lines(), ""]
+    lines += [_NATIVE_INTRODUCTION, "", *(f"- {k}: {text}." for k, text in NATIVE.items()), ""]
+    header = ("op", "signature", "does", "native", "traits")
     for subject, ops in _by_subject().items():
-        rows = [(f"`{op.name}`", f"`{op.signature}`", op.doc, _traits(op)) for op in ops]
-        lines += [
-            f"## dsl/ir/ops/{subject}.py",
-            "",
-            *table(("op", "signature", "does", "traits"), rows),
-            "",
+        rows = [
+            (f"`{op.name}`", f"`{op.signature}`", op.doc, native(op), _traits(op)) for op in ops
         ]
+        lines += [f"## dsl/ir/ops/{subject}.py", "", *table(header, rows), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -62,6 +66,8 @@ def _by_subject() -> dict[str, list[Op]]:
     """Sort the ops by the module of `dsl.ir.ops` whose records they are."""
     found: dict[str, list[Op]] = {}
     for op in sorted(OPS.values(), key=lambda op: op.name):
+        if op.emit or op.lower:
+            continue  # a user's kernel
         found.setdefault(_subject(op), []).append(op)
     return dict(sorted(found.items()))
 
@@ -73,6 +79,58 @@ def _subject(op: Op) -> str:
         if module.startswith("dsl.ir.ops.") and not module.endswith((".rules", ".samples")):
             return module.rpartition(".")[2]
     raise AssertionError(f"no facet of {op.name} tells its file")
+
+
+# --- Native code ---------------------------------------------------------------------------------
+
+NATIVE = {
+    "kernel": "loops or scalar code of the program, fused with what is around it",
+    "library": "a compiled routine, or one of NumPy's, SciPy's, BLAS's or LAPACK's, called without a return to Python",
+    "control": "branches and loops of the program",
+    "NumPy": "the program calls Python, and the interpreter runs this op alone; `.explain()` lists such ops",
+}
+_NATIVE_INTRODUCTION = """The column `native` says what becomes of an op in [machine code](native-code.md). It is found by emitting
+code for the samples of the op, which show every dtype that it takes. `seldom` is for corner cases, such as a sum over no axes.
+An op of the flat spelling has no entry: the structured spelling is what is compiled."""
+
+# These have no samples, since they are nothing alone.
+_WITHOUT_SAMPLES = {
+    "param": "kernel", "const": "kernel", "identity": "kernel", "dim_size": "kernel",
+    "cond": "control", "while": "control", "scan": "control",
+    "assert": "kernel; NumPy words a message with numbers in it", "print": "NumPy",
+}  # fmt: skip
+
+
+def native(op: Op) -> str:
+    """Return how an op is compiled and, where that depends on the dtypes or sizes, for which it is so."""
+    if op.has(Trait.FLAT):
+        return ""
+    found: dict[str, set[str]] = {}
+    for sample in op.samples(np.random.default_rng(0)):
+        dtypes = " ".join(dict.fromkeys(x.dtype.name for x in sample.inputs))
+        found.setdefault(_emitted(op, sample), set()).add(dtypes)
+    if not found:
+        return _WITHOUT_SAMPLES[op.name]
+    first, *others = sorted(found, key=list(NATIVE).index)
+    return "; ".join([first, *(_exception(k, found[k], found[first]) for k in others)])
+
+
+def _exception(kind: str, dtypes: set[str], usual: set[str]) -> str:
+    return f"seldom {kind}" if dtypes <= usual else f"{kind} for {', '.join(sorted(dtypes))}"
+
+
+def _emitted(op: Op, sample: Sample) -> str:
+    """Emit a program of this one op, without compiling it, and return what it consists of."""
+    builder = Builder(op.name)
+    params = [builder.param(TensorType(x.dtype, x.shape)) for x in sample.inputs]
+    graph = optimize(builder.finish(builder.node(op.name, params, sample.attrs).outputs))
+    everything = list(range(len(graph.results)))
+    frame = layout(graph, [False] * len(params), [None] * len(params), everything)
+    program = Program(graph, frame)
+    program.emit()
+    if program.report.fallbacks:
+        return "NumPy"
+    return "library" if any("[library]" in line for line in program.report.lines) else "kernel"
 
 
 # --- Public functions ----------------------------------------------------------------------------
@@ -102,8 +160,8 @@ def support_page() -> str:
 
 _SUPPORT_INTRODUCTION = """{count} functions. They work on NumPy arrays at once and inside compiled functions as dataflow. Inside compiled
 functions `np.name(...)` and `dsl.numpy.name(...)` are the same, likewise `np.linalg` and `np.fft`. A NumPy function that is not
-listed is refused inside compiled functions, with the name of the nearest that is. Gradients, native code, MPI and CUDA are not
-built yet for any of them."""
+listed is refused inside compiled functions, with the name of the nearest that is. All are compiled to [machine code](native-code.md);
+the [ops](ops.md) that they are made of say how. Gradients, MPI and CUDA are not built yet for any of them."""
 
 
 def _functions(namespace: str) -> list[tuple[str, Callable[..., Any]]]:

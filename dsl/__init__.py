@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from dsl.compile import Compiled, jit
     from dsl.frontend.loops import unroll
     from dsl.frontend.verbs import cond, fold, fori_loop, map, scan, switch, while_loop
+    from dsl.tools import cache_stats, num_threads
+    from dsl.user_kernels import Kernel, kernel
 
 __version__ = "0.1.0"
 __all__ = [
-    "Compiled", "DslError", "cond", "config", "errors", "fft", "fold", "fori_loop", "ir", "jit", "linalg", "map", "nn",
-    "numpy", "random", "scan", "switch", "unroll", "while_loop",
+    "Compiled", "DslError", "Kernel", "cache_stats", "cond", "config", "errors", "fft", "fold", "fori_loop", "ir", "jit",
+    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "random", "scan", "switch", "unroll", "while_loop",
 ]  # fmt: skip
 
 _VERBS = ("cond", "fold", "fori_loop", "map", "scan", "switch", "while_loop")
 _LAZY = {
-    "Compiled": "dsl.compile", "jit": "dsl.compile", "unroll": "dsl.frontend.loops",
+    "Compiled": "dsl.compile", "Kernel": "dsl.user_kernels", "jit": "dsl.compile", "kernel": "dsl.user_kernels",
+    "cache_stats": "dsl.tools", "num_threads": "dsl.tools", "unroll": "dsl.frontend.loops",
     **dict.fromkeys(_VERBS, "dsl.frontend.verbs"),
 }  # fmt: skip
 _MODULES = ("fft", "ir", "linalg", "nn", "numpy", "random")

@@ -13,9 +13,9 @@ __all__ = ["main"]
 
 COMMANDS = {
     "demo": "a tour of what dsl does today, in a few seconds",
-    "doctor": "versions, processor, options and optional packages, for a bug report",
-    "dump": "the IR of a function: dump module:function f64[3,4] 5",
-    "bench": "benchmarks (they arrive with native code)",
+    "doctor": "versions, processor, threads, cache, options and packages, for a bug report",
+    "dump": "the IR and kernels of a function: dump module:function f64[3,4] 5",
+    "bench": "benchmarks against the peers installed; bench --help",
     "help": "this text",
 }
 
@@ -41,6 +41,10 @@ def _run(name: str, words: Sequence[str]) -> int:
     """Commands are imported when they run, so that each starts as fast as it can."""
     if name == "dump":
         return _dump(words)
+    if name == "bench":
+        from dsl.commands import bench
+
+        return bench.run(words)
     if words and name != "help":
         print(f"error: {name} takes no arguments, got {' '.join(words)}", file=sys.stderr)
         return 2
@@ -52,7 +56,7 @@ def _run(name: str, words: Sequence[str]) -> int:
         from dsl.commands import doctor
 
         return doctor.run()
-    return _bench() if name == "bench" else _help()
+    return _help()
 
 
 def _dump(words: Sequence[str]) -> int:
@@ -65,23 +69,15 @@ def _dump(words: Sequence[str]) -> int:
     parser.add_argument(
         "--shape", nargs="+", action="extend", default=[], metavar="ARG", help="more arguments"
     )
-    parser.add_argument("--stage", choices=STAGES, help="one stage instead of all")
+    parser.add_argument(
+        "--stage", choices=STAGES, help="one stage instead of the graphs and the kernels"
+    )
     parser.add_argument("--no-locations", action="store_true", help="leave out the source lines")
     given = parser.parse_args(words)
-    stages = [given.stage] if given.stage else STAGES
+    stages = [given.stage] if given.stage else []
     return dump.run(
         given.target, [*given.arguments, *given.shape], stages, locations=not given.no_locations
     )
-
-
-def _bench() -> int:
-    print(
-        "Benchmarks of run time arrive with native code: today graphs run in a NumPy interpreter."
-    )
-    print(
-        "For the time that tracing and passes take, run `python benchmarks/tracing.py` in a clone."
-    )
-    return 0
 
 
 def _help() -> int:

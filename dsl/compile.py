@@ -15,8 +15,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -25,18 +24,21 @@ from dsl.errors import ConfigError, DslError, UnsupportedError
 from dsl.frontend import functions, library
 from dsl.frontend.runtime import call as call_traced
 from dsl.frontend.scopes import current_trace
-from dsl.frontend.signature import Arguments, Signature
+from dsl.frontend.signature import Arguments, Leaf, Signature
+from dsl.frontend.sizes import Family, Pattern, what_changed
 from dsl.frontend.tracing import TracedFunction, trace_call
+from dsl.ir.build import resources_of
 from dsl.ir.graph import Graph
 from dsl.ir.interpret import interpret
 from dsl.ir.verify import verify
 from dsl.logs import log
+from dsl.lowered import STAGES, Lowered
+from dsl.native import Direct, count_hits, make_executable
 from dsl.passes.canonicalize import canonicalize
 from dsl.passes.cse import cse
 from dsl.passes.dce import dce
 from dsl.passes.fold import fold
 from dsl.passes.licm import licm
-from dsl.passes.lower_control import lower_control
 from dsl.passes.simplify import simplify
 
 __all__ = ["STAGES", "CacheInfo", "Compiled", "Lowered", "jit", "optimize"]
@@ -45,12 +47,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Pass = Callable[[Graph], Graph]
+_MOST_BUILTINS = 8  # tried in turn, newest first
 
 # Folding first makes constants of what tracing computed about shapes; simplify feeds cse; licm wants cse's sharing and may
 # put in front of a loop what is there already, which cse then merges; dce
 # removes what the others left behind.
 PASSES: tuple[Pass, ...] = (canonicalize, fold, simplify, cse, licm, canonicalize, cse, dce)
-STAGES = ("traced", "optimized", "lowered")
 
 
 def optimize(graph: Graph, times: dict[str, float] | None = None) -> Graph:
@@ -109,55 +111,6 @@ class CacheInfo(NamedTuple):
     entries: int
 
 
-@dataclass
-class Lowered:
-    """A function compiled for one description of its arguments: its graph at each stage."""
-
-    name: str
-    traced: TracedFunction
-    optimized: Graph
-    reason: str
-    times: dict[str, float]
-    executable: Callable[[list[Any]], list[Any]]
-    stages: dict[str, Graph] = field(default_factory=dict)
-
-    def graph(self, stage: str = "optimized") -> Graph:
-        """Return the graph at a stage."""
-        if stage == "traced":
-            return self.traced.graph
-        if stage == "optimized":
-            return self.optimized
-        if stage == "lowered":
-            return self.stages.setdefault(stage, lower_control(self.optimized))
-        later = ("placed", "partitioned", "kernels", "llvm", "asm", "ptx")
-        if stage in later:
-            raise UnsupportedError(
-                f"the stage {stage!r} is not built yet",
-                remedy=f"the stages today are {', '.join(STAGES)}",
-            )
-        raise ConfigError(
-            f"there is no stage {stage!r}", remedy=f"the stages are {', '.join(STAGES)}"
-        )
-
-    def text(self, stage: str = "optimized", *, locations: bool = True) -> str:
-        """Return the IR of a stage as text."""
-        from dsl.ir.text import print_graph
-
-        return print_graph(self.graph(stage), locations=locations)
-
-    def dot(self, stage: str = "lowered") -> str:
-        """Return the graph of a stage in Graphviz's language."""
-        from dsl.ir.draw import dot
-
-        return dot(self.graph(stage))
-
-    def show(self, stage: str = "optimized") -> Any:
-        """Return a self-contained picture: shown as HTML in a notebook, `.html` holds the text, `.save(path)` writes it."""
-        from dsl.ir.draw import Picture
-
-        return Picture(self.graph(stage))
-
-
 class Compiled(Generic[P, R]):
     """A function that is traced, improved and run as a dataflow graph. Made by `dsl.jit`."""
 
@@ -172,23 +125,54 @@ class Compiled(Generic[P, R]):
         names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         functools.update_wrapper(self, fn)
         self._fn = fn
+        self._name = getattr(fn, "__name__", "main")
         self._static = names
         self._options = {"static_argnames": names, "dynamic": dynamic, **options}
         self._signature = Signature(fn, names)
-        self._entries: dict[Any, list[Lowered]] = {}
+        self._entries: dict[Any, list[Lowered]] = {}  # for the sizes of one call
+        self._families: dict[Any, Family[Lowered]] = {}  # for more
+        self._last_key: Any = None
         self._reasons: list[str] = []
         self._static_level = 0
         self._hits = self._misses = 0
         self._lock = threading.RLock()
+        self._builtins: list[Any] = []  # each takes a call as it is, or hands it to the one before
+        self._slowly = types.MethodType(Compiled.__call__, self)
+        self._taker: Callable[..., Any] = self._slowly
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Describe the arguments, find or make the graph for them, run it.
+
+        Once machine code can take whole calls, the built-in that does so stands in this one's place (`_install`).
+        """
         if config.disable_jit:
             return self._fn(*args, **kwargs)
         if current_trace() is not None:
             return self.dsl_inline(args, kwargs)  # type: ignore[no-any-return]
         arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
         entry, arguments = self._entry(arguments, args, kwargs)
-        return _run(entry, arguments)  # type: ignore[no-any-return]
+        try:
+            return _run(entry, arguments)  # type: ignore[no-any-return]
+        except Exception as error:
+            narrow = self._compile_after(error, entry, arguments)
+            if narrow is None:
+                raise
+        return _run(narrow, arguments)  # type: ignore[no-any-return]
+
+    def _install(self, direct: Direct, pattern: Pattern | None, graph: Graph) -> None:
+        """Let a built-in take calls, and hand those that it declines to the ones before it.
+
+        Built-ins do not bind, so each function has a class of its own to hold its `__call__`.
+        """
+        retry = self._slowly if pattern is not None and _repeatable(graph) else None
+        if not self._builtins or len(self._builtins) >= _MOST_BUILTINS:
+            self._builtins, self._taker = [], self._slowly
+        call, counted = direct.make(self._taker, retry)
+        self._builtins.append(counted)
+        self._taker = call.__func__ if isinstance(call, staticmethod) else call
+        if type(self) is Compiled:
+            self.__class__ = type("Compiled", (Compiled,), {"__module__": Compiled.__module__})
+        type(self).__call__ = call  # type: ignore[method-assign]
 
     def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Inside another trace the function is traced along, not called."""
@@ -218,25 +202,31 @@ class Compiled(Generic[P, R]):
                 return found, arguments
             self._misses += 1
             reason = self._why(arguments, failure)
-            arguments, entry = self._compile_some_way(arguments, reason, args, kwargs)
-            self._entries.setdefault(arguments.key, []).append(entry)
-            return entry, arguments
+            return self._compile_some_way(arguments, reason, args, kwargs)
 
     def _find(self, arguments: Arguments) -> tuple[Lowered | None, str | None]:
+        """Return the graph for a call, or what outside the function keeps the last one from being it."""
         failure = None
-        for entry in self._entries.get(arguments.key, ()):
+        for entry in self._candidates(arguments):
             failure = entry.traced.guard_failure(arguments)
             if failure is None:
                 self._hits += 1
                 return entry, None
         return None, failure
 
+    def _candidates(self, arguments: Arguments) -> Iterator[Lowered]:
+        """Yield what was compiled for the very sizes of a call, then what takes other sizes too."""
+        yield from self._entries.get(arguments.key, ())
+        family = self._families.get(arguments.family)
+        if family is not None:
+            yield from family.admitting(arguments.sizes)
+
     def _compile_some_way(
         self, arguments: Arguments, reason: str, args: Any, kwargs: Any
-    ) -> tuple[Arguments, Lowered]:
+    ) -> tuple[Lowered, Arguments]:
         """Compile with Python numbers as inputs or, where tracing needs their values, for these values."""
         try:
-            return arguments, self._compile(arguments, reason)
+            return self._compile_some_sizes(arguments, reason), arguments
         except Exception as error:
             for level in range(self._static_level + 1, 3):
                 again = self._signature.take_apart(args, kwargs, static_level=level)
@@ -244,18 +234,67 @@ class Compiled(Generic[P, R]):
                     continue
                 why = f"{reason}; the values of Python numbers are needed while tracing ({_first_line(error)})"
                 try:
-                    entry = self._compile(again, why)
+                    entry = self._compile_some_sizes(again, why)
                 except DslError:
                     continue
                 self._static_level = level
-                return again, entry
+                return entry, again
             raise
 
-    def _compile(self, arguments: Arguments, reason: str) -> Lowered:
-        name = getattr(self._fn, "__name__", "main")
+    def _compile_some_sizes(self, arguments: Arguments, reason: str) -> Lowered:
+        """Compile for all sizes that this call and those before it are cases of or, where tracing needs sizes, for these."""
+        family = self._families.get(arguments.family) or Family()
+        sizes, again, refused = arguments.sizes, arguments.key in self._entries, family.refused
+        for pattern in family.patterns(sizes, self._options["dynamic"], again):
+            if family.seen is not None and any(family.seen.splits(sizes)):
+                # Sizes that were equal differ now. If they must not, this raises NumPy's error.
+                trace_call(self._fn, arguments, self._name)
+            try:
+                entry = self._compile(
+                    arguments, self._widened(reason, arguments, family, pattern), pattern
+                )
+            except Exception as error:
+                refused = _first_line(error)
+                continue
+            family.add(pattern, entry)
+            break
+        else:
+            if refused:
+                reason += f"; compiled for these sizes alone, since tracing needs them: {refused}"
+            entry = self._compile(arguments, reason)
+            self._entries.setdefault(arguments.key, []).append(entry)
+            family.seen, family.refused = family.seen or Pattern.fixed(sizes), refused
+        self._families[arguments.family] = family
+        self._last_key = arguments.key
+        return entry
+
+    def _compile_after(
+        self, error: Exception, entry: Lowered, arguments: Arguments
+    ) -> Lowered | None:
+        """Compile for the sizes of a call that raised in a graph for many sizes.
+
+        Such a graph finds out about sizes that do not fit when it runs and has no words for it, and it assumes a little:
+        that the taps of a filter are not longer than the signal. The graph for these sizes raises as NumPy does, or runs.
+        None if it must not run, since effects of the call that raised would happen twice.
+        """
+        if entry.pattern is None:
+            return None
+        reason = f"these sizes alone, since the graph for many sizes raised {_first_line(error)}"
+        try:
+            with self._lock:
+                narrow = self._compile(arguments, reason)
+                self._entries.setdefault(arguments.key, []).append(narrow)
+        except Exception as found:
+            raise found from None
+        return narrow if _repeatable(entry.optimized) else None
+
+    def _compile(
+        self, arguments: Arguments, reason: str, pattern: Pattern | None = None
+    ) -> Lowered:
+        name = self._name
         log("trace", "%s: %s", name, reason)
         start = time.perf_counter()
-        traced = trace_call(self._fn, arguments, name)
+        traced = trace_call(self._fn, arguments, name, pattern)
         times = {"trace": time.perf_counter() - start}
         for item in traced.captures:
             log(
@@ -267,19 +306,34 @@ class Compiled(Generic[P, R]):
             )
         _dump(traced.graph, "00_traced")
         optimized = optimize(traced.graph, times)
+        executable = self._executable(traced, optimized, arguments, pattern, times)
         log("compile", "%s: %s", name, ", ".join(f"{k} {1e3 * v:.1f} ms" for k, v in times.items()))
+        log("compile", "%s: %s", name, reason)
         self._reasons.append(reason)
-        return Lowered(
-            name, traced, optimized, reason, times, functools.partial(interpret, optimized)
-        )
+        return Lowered(name, traced, optimized, reason, times, executable, pattern=pattern)
+
+    def _executable(
+        self, traced: TracedFunction, graph: Graph, arguments: Arguments, pattern: Pattern | None,
+        times: dict[str, float],
+    ) -> Callable[[list[Any]], list[Any]]:  # fmt: skip
+        """Return what runs the graph: machine code, or the interpreter if that is asked for."""
+        if config.backend == "interpreter":
+            return functools.partial(interpret, graph)
+        exact = pattern is None or pattern.strides
+        fastmath = bool(self._options.get("fastmath"))
+        made = make_executable(traced, graph, arguments, exact_strides=exact, fastmath=fastmath)
+        times.update(made.times)
+        if made.direct is not None:
+            self._install(made.direct, pattern, graph)
+        return made
 
     def _why(self, arguments: Arguments, failure: str | None) -> str:
         if failure is not None:
-            log("guards", "%s: %s", self._fn.__name__, failure)
+            log("guards", "%s: %s", self._name, failure)
             return f"something outside the function changed: {failure}"
-        if not self._entries:
+        last = self._last_key
+        if last is None:
             return "first call"
-        last = next(reversed(self._entries))
         if last[0] != arguments.key[0]:
             return "the arguments have another structure"
         changes = [
@@ -292,10 +346,21 @@ class Compiled(Generic[P, R]):
             for (n, v), (_, o) in zip(arguments.key[2], last[2], strict=True)
             if v != o
         ]
-        return (
-            "; ".join(changes + fixed)
-            or "the same array is passed for different arguments than before"
-        )
+        text = "; ".join(changes + fixed)
+        if any(map(_differ_in_small_sizes, last[1], arguments.key[1])):
+            text += ": sizes 0 and 1 are compiled for themselves"
+        return text or "the same array is passed for different arguments than before"
+
+    @staticmethod
+    def _widened(
+        reason: str, arguments: Arguments, family: Family[Lowered], pattern: Pattern
+    ) -> str:
+        """Say why a graph is compiled that takes more sizes than those of the call."""
+        if family.seen is None:
+            return f"{reason}; all sizes but 0 and 1 are symbolic (dynamic=True)"
+        if family.seen is pattern:
+            return reason
+        return what_changed(arguments, family.seen, pattern)
 
     # -- looking inside ----------------------------------------------------------------------------------------------
 
@@ -305,18 +370,33 @@ class Compiled(Generic[P, R]):
         return self._entry(arguments, args, kwargs)[0]
 
     def ir(self, *args: P.args, **kwargs: Any) -> str:  # type: ignore[valid-type]
-        """Return the IR for these arguments as text; `stage=` chooses one of `traced`, `optimized`, `lowered`."""
+        """Return the IR for these arguments as text; `stage=` chooses one of `STAGES`."""
         stage = kwargs.pop("stage", "optimized")
         return self.lower(*args, **kwargs).text(stage)
 
     def cache_info(self) -> CacheInfo:
         """Return how many calls found a compiled graph, how many did not, and how many graphs there are."""
-        return CacheInfo(self._hits, self._misses, sum(map(len, self._entries.values())))
+        wide = sum(len(family.entries) for family in self._families.values())
+        return CacheInfo(
+            self._hits + sum(map(count_hits, self._builtins)),
+            self._misses,
+            sum(map(len, self._entries.values())) + wide,
+        )
 
     def explain(self) -> str:
         """Say why the function was compiled, each time."""
-        lines = [f"{self._fn.__name__}: compiled {len(self._reasons)} times"]
-        return "\n".join(lines + [f"  {k + 1}. {reason}" for k, reason in enumerate(self._reasons)])
+        lines = [f"{self._name}: compiled {len(self._reasons)} times"]
+        lines += [f"  {k + 1}. {reason}" for k, reason in enumerate(self._reasons)]
+        slow = sorted({line for entry in self._compiled() for line in entry.fallbacks()})
+        if slow:
+            lines.append("without native code, run by NumPy: " + "; ".join(slow))
+        return "\n".join(lines)
+
+    def _compiled(self) -> Iterator[Lowered]:
+        for entries in self._entries.values():
+            yield from entries
+        for family in self._families.values():
+            yield from (entry for _, entry in family.entries)
 
 
 class BoundCompiled:
@@ -359,9 +439,20 @@ def _run(entry: Lowered, arguments: Arguments) -> Any:
         raise
 
 
+def _repeatable(graph: Graph) -> bool:
+    """Tell whether a run that raised has left no effects behind."""
+    found = [r for node in graph.effects for r in resources_of(node.op, node.regions)]
+    return set(found) <= {"assert"}
+
+
 def _filtered(error: Exception) -> Exception:
-    """Drop this library's frames from the traceback of an error that the user's data caused."""
-    return error.with_traceback(None)
+    """Drop this library's frames from the traceback of an error that the user's data caused, unless they are wanted."""
+    return error.with_traceback(None) if config.traceback_filtering == "on" else error
+
+
+def _differ_in_small_sizes(one: Leaf, other: Leaf) -> bool:
+    alike = (one.dtype, len(one.shape)) == (other.dtype, len(other.shape))
+    return alike and [n for n in one.shape if n < 2] != [n for n in other.shape if n < 2]
 
 
 def _first_line(error: Exception) -> str:
@@ -388,6 +479,9 @@ def jit(
 ) -> Callable[[Callable[P, R]], Compiled[P, R]]: ...  # fmt: skip
 def jit(fn: Any = None, /, **options: Any) -> Any:
     """Compile a NumPy function: trace it on its first call for each kind of arguments, then run the dataflow graph.
+
+    The first call is compiled for its sizes, a call with other sizes for all sizes of the dims that differ. With
+    `dynamic=True` sizes are symbolic from the first call on; with `dynamic=False` each shape is compiled for itself.
 
     >>> import numpy as np
     >>> @jit

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -31,6 +31,7 @@ __all__ = ["OPTIONS", "TOPICS", "Config", "Kind", "Option", "config", "did_you_m
 
 T = TypeVar("T")
 
+Backend = Literal["native", "interpreter"]
 Verify = Literal["off", "results", "each"]
 OnOff = Literal["on", "off"]
 
@@ -41,6 +42,7 @@ TOPICS: dict[str, str] = {
     "guards": "why a compiled graph could not be reused for a call",
     "capture": "arrays from outside the function that became hidden inputs",
     "unroll": "loops that were unrolled, and why",
+    "cache": "compiled code that was found on disk, stored, refused or removed",
 }
 """What `logs` can show. `dsl.logs` writes the lines; the names stand here because they are the option's values."""
 
@@ -79,6 +81,23 @@ def _parse_path(value: object) -> str | None:
     raise ValueError
 
 
+def _parse_cache_dir(value: object) -> str | None:
+    return "off" if value == "" else _parse_path(value)
+
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def _parse_size(value: object) -> int:
+    if not isinstance(value, str):
+        return _whole_number(value, least=0)
+    text = value.strip().upper().removesuffix("B").removesuffix("I")
+    number = text.rstrip("KMGT")
+    if (unit := text[len(number) :]) not in _UNITS:
+        raise ValueError
+    return _whole_number(number, least=0) << _UNITS[unit]
+
+
 def _whole_number(value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError
@@ -111,6 +130,10 @@ def _parse_verify(value: object) -> Verify:
     return cast(Verify, _one_of(get_args(Verify), value))
 
 
+def _parse_backend(value: object) -> Backend:
+    return cast(Backend, _one_of(get_args(Backend), value))
+
+
 def _parse_on_off(value: object) -> OnOff:
     return cast(OnOff, _one_of(get_args(OnOff), value))
 
@@ -123,10 +146,13 @@ def _one_of(words: tuple[str, ...], value: object) -> str:
 
 FLAG = Kind("a switch: 1 or 0, on or off, true or false", _parse_flag)
 PATH = Kind("a path", _parse_path)
+CACHE_DIR = Kind("a path, or 'off'", _parse_cache_dir)
+SIZE = Kind("a size: a whole number of bytes, or one followed by K, M, G or T", _parse_size)
 LIMIT = Kind("a whole number, 0 or more", _parse_limit)
 THREADS = Kind("a whole number, 1 or more", _parse_threads)
 TOPIC_LIST = Kind("topics separated by commas (DSL_LOGS=help lists them)", _parse_topics)
 VERIFY = Kind("'off', 'results' or 'each'", _parse_verify)
+BACKEND = Kind("'native' or 'interpreter'", _parse_backend)
 ON_OFF = Kind("'on' or 'off'", _parse_on_off)
 
 
@@ -186,6 +212,11 @@ class Config:
         PATH, None, "Directory that receives the graph as text after each stage and each pass."
     )
     disable_jit = Option(FLAG, False, "Run decorated functions as plain Python and NumPy.")
+    backend = Option(
+        BACKEND,
+        "native",
+        "What runs compiled functions: machine code, or the reference interpreter.",
+    )
     verify = Option(
         VERIFY, "results", "Verify graphs: never, when a pipeline ends, or after each pass."
     )
@@ -195,17 +226,25 @@ class Config:
     traceback_filtering = Option(
         ON_OFF, "on", "Leave the frames of dsl itself out of tracebacks, or keep them."
     )
+    bounds_checks = Option(
+        ON_OFF,
+        "on",
+        "Check indices when compiled code runs; without, one out of bounds is undefined.",
+    )
     num_threads = Option(
         THREADS,
         None,
         "Threads of compiled code; by default OMP_NUM_THREADS, then the CPUs the process may use.",
-        since="native code",
     )
     cache_dir = Option(
-        PATH,
+        CACHE_DIR,
         None,
-        "Directory of compiled code kept between processes; by default the user's cache directory.",
-        since="native code",
+        "Directory of compiled code kept between processes, or `off`; by default the user's cache directory.",
+    )
+    cache_size = Option(
+        SIZE,
+        1 << 30,
+        "Size of that directory above which what was not used for longest is removed; 0 keeps nothing.",
     )
     debug_nans = Option(
         FLAG, False, "Raise at the user's line that first made a NaN.", since="gradients"
@@ -214,11 +253,12 @@ class Config:
         PATH, None, "Directory that receives a timeline of what ran.", since="the profiler"
     )
 
-    __slots__ = ("_environment", "_lock", "_overrides", "_updates")
+    __slots__ = ("_environment", "_lock", "_overrides", "_updates", "_watchers")
 
     def __init__(self) -> None:
         self._environment: dict[str, object] = {}
         self._updates: dict[str, object] = {}
+        self._watchers: list[tuple[str, Callable[[], None]]] = []
         self._lock = threading.Lock()
         self._overrides: ContextVar[Mapping[str, object]] = ContextVar(
             "dsl.config", default=MappingProxyType({})
@@ -238,20 +278,42 @@ class Config:
         checked = _check({str(pair[0]): pair[1]} if pair else {}) | _check(options)
         with self._lock:
             self._updates = self._updates | checked
+        self._tell(checked)
 
     @contextmanager
     def override(self, /, **options: object) -> Generator[None]:
         """Set options until the end of a `with` block, for this thread or task only."""
         token = self._overrides.set({**self._overrides.get(), **_check(options)})
         try:
+            self._tell(options)
             yield
         finally:
             self._overrides.reset(token)
+            self._tell(options)
 
     def reset(self) -> None:
         """Forget every `update`, and read the environment afresh."""
+        self._forget()
+        with suppress(ConfigError):  # whoever reads the option is told of a bad value
+            self._tell(OPTIONS)
+        self._forget()  # what watchers read; the environment may change before somebody else reads it
+
+    def _forget(self) -> None:
         with self._lock:
             self._environment, self._updates = {}, {}
+
+    def watch(self, name: str, function: Callable[[], None]) -> None:
+        """Call `function` whenever the option may have changed, in the thread that changed it."""
+        self._watchers.append((name, function))
+
+    def is_overridden(self, name: str) -> bool:
+        """Return whether an `override` of this thread or task holds the option."""
+        return name in self._overrides.get()
+
+    def _tell(self, names: Iterable[str]) -> None:
+        for name, function in self._watchers:
+            if name in names:
+                function()
 
     def _value(self, option: Option[Any]) -> object:
         for layer in (self._overrides.get(), self._updates, self._environment):
@@ -271,7 +333,7 @@ class Config:
         object.__setattr__(self, name, value)
 
     def __dir__(self) -> list[str]:
-        return [*OPTIONS, "override", "reset", "update"]
+        return [*OPTIONS, "is_overridden", "override", "reset", "update", "watch"]
 
     def __repr__(self) -> str:
         return f"config({', '.join(f'{name}={getattr(self, name)!r}' for name in OPTIONS)})"

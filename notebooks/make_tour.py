@@ -16,9 +16,8 @@ TARGET = Path(__file__).parent / "tour.ipynb"
 CELLS = """
 # A tour of dsl
 
-Decorate a plain NumPy function, and it becomes a typed dataflow graph: loops, branches and mutation included. This notebook decorates,
-looks inside, loops, mutates, and makes mistakes on purpose. It needs nothing but dsl and Jupyter. Today graphs run in an interpreter
-made of NumPy calls, so nothing here is faster than NumPy yet.
+Decorate a plain NumPy function, and it becomes a typed dataflow graph, loops, branches and mutation included, and then machine code. This
+notebook decorates, looks inside, loops, mutates, and makes mistakes on purpose. It needs nothing but dsl and Jupyter.
 ---
 import numpy as np
 
@@ -26,7 +25,7 @@ import dsl
 ===
 ## Decorate
 
-The function is ordinary NumPy. It is traced at its first call for each kind of arguments; later calls run the graph.
+The function is ordinary NumPy. It is traced and compiled at its first call for each kind of arguments; later calls run the machine code.
 ---
 @dsl.jit
 def softmax(x):
@@ -38,7 +37,9 @@ softmax(np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]))
 ---
 plain = softmax.__wrapped__
 x = np.random.default_rng(0).normal(size=(4, 5))
-np.array_equal(softmax(x), plain(x))
+np.allclose(softmax(x), plain(x), rtol=1e-14)
+===
+Equal but for rounding: sums are taken in another order than NumPy's, and `exp` is within one unit of the last place.
 ===
 ## Look inside
 
@@ -49,6 +50,10 @@ print(softmax.lower(x).text(locations=False))
 `.show()` draws it. Hover over a node for its line of IR and the line of Python it comes from.
 ---
 softmax.lower(x).show()
+===
+The plan of the machine code: one kernel, which sweeps each row four times while it is in the cache.
+---
+print(softmax.lower(x).text("kernels"))
 ===
 `.explain()` says why the function was compiled, each time, and `.cache_info()` how often a compiled graph was found.
 ---
@@ -205,28 +210,28 @@ def throw_darts(key, n):
 
 throw_darts(dsl.random.key(1), 100_000)
 ===
-Where to go from here: [sharp bits](../docs/sharp-bits.md), [every error](../docs/errors.md),
-[supported functions](../docs/numpy-support.md), [debugging](../docs/debugging.md),
-and, to change dsl itself, [add an op](../docs/add-an-op.md).
+Where to go from here: [one function at every stage](stages.ipynb), from Python to machine code, [native code](../docs/native-code.md),
+[sharp bits](../docs/sharp-bits.md), [every error](../docs/errors.md), [supported functions](../docs/numpy-support.md),
+[debugging](../docs/debugging.md), and, to change dsl itself, [add an op](../docs/add-an-op.md).
 """
 
 
-def cells() -> list[nbformat.NotebookNode]:
+def cells(text: str) -> list[nbformat.NotebookNode]:
     """Return the cells: `===` ends a code cell before text, `---` begins a code cell."""
     found = []
-    for section in textwrap.dedent(CELLS).strip().split("\n===\n"):
-        text, *codes = section.split("\n---\n")
-        found.append(nbformat.v4.new_markdown_cell(text))
+    for section in textwrap.dedent(text).strip().split("\n===\n"):
+        prose, *codes = section.split("\n---\n")
+        found.append(nbformat.v4.new_markdown_cell(prose))
         found += [nbformat.v4.new_code_cell(code) for code in codes]
     for number, cell in enumerate(found):
         cell["id"] = f"cell-{number:02d}"
     return found
 
 
-def build() -> nbformat.NotebookNode:
+def build(text: str = CELLS) -> nbformat.NotebookNode:
     """Return the notebook without outputs."""
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return nbformat.v4.new_notebook(cells=cells(), metadata={"kernelspec": kernel})
+    return nbformat.v4.new_notebook(cells=cells(text), metadata={"kernelspec": kernel})
 
 
 def execute(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:

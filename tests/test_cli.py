@@ -45,13 +45,17 @@ def run(
     return done
 
 
-def test_demo_shows_a_loop_its_ir_its_result_and_an_error() -> None:
+def test_demo_shows_a_loop_its_ir_its_result_times_and_an_error() -> None:
     done = run("demo")
     for part in (
         "def heat(rod, steps):",
         "graph @heat(%rod: f64[9], %steps: i64[])",
         "= scan(",
-        "40 of 40 random rods agree with NumPy to the last bit.",
+        "program @heat\n",
+        "40 of 40 random rods agree with NumPy to the last bit,",
+        "1,000,000 elements of float32: NumPy ",
+        "300 x 300 of float64, 200 steps: NumPy ",
+        " times as fast. The first call, which compiles, took ",
         "square_root(2) = 1.41421356237 after 5 steps",
         "UndefinedError: the variable `scale`",
         "Fix: ",
@@ -61,12 +65,23 @@ def test_demo_shows_a_loop_its_ir_its_result_and_an_error() -> None:
     assert "40/40" in done.stderr
 
 
-def test_doctor_lists_versions_options_topics_and_extras() -> None:
+def test_doctor_lists_versions_native_code_options_topics_and_extras() -> None:
     done = run("doctor", DSL_VERIFY="each")
-    for part in ("Python ", "numpy ", "scipy ", "ml_dtypes ", "CPU ", "cores ", "llvmlite "):
-        assert f"\n  {part}" in done.stdout
+    rows = ("Python ", "numpy ", "scipy ", "ml_dtypes ", "llvmlite ", "CPU ", "cores ", "target ", "features ", "numba ")  # fmt: skip
+    for row in rows:
+        assert f"\n  {row}" in done.stdout
     assert "DSL_VERIFY               each   (default: results)" in done.stdout
     assert "unroll   loops that were unrolled, and why" in done.stdout
+
+
+def test_doctor_tells_where_code_is_kept_and_how_many_threads_run_it(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    out = run("doctor", DSL_CACHE_DIR=str(folder), DSL_NUM_THREADS="3").stdout
+    assert f"\n  cache     {folder} (made when first needed)\n" in out
+    assert "\n  cached    0 files, 0.0 MB of at most 1,074 MB\n" in out
+    assert "\n  threads   3, from DSL_NUM_THREADS\n" in out
+    out = run("doctor", DSL_CACHE_DIR="off").stdout
+    assert "\n  cache     off\n  cached    nothing is kept between processes\n" in out
 
 
 def test_doctor_names_the_option_that_is_misspelt() -> None:
@@ -80,12 +95,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_dump_prints_the_ir_of_every_stage(folder: Path) -> None:
+def test_dump_prints_every_graph_and_the_kernels(folder: Path) -> None:
     done = run("dump", "program:wave", "--shape", "f64[3,4]", "5", cwd=folder)
-    headings = [line for line in done.stdout.splitlines() if line.startswith("# ")]
-    assert headings == [f"# program:wave, {s}" for s in ("traced", "optimized", "lowered")]
+    assert headings(done.stdout) == ["traced", "optimized", "lowered", "kernels"]
     assert "graph @wave(%x: f64[3, 4], %n: i64[], %scale: f64[])" in done.stdout
     assert "program.py:5: x = np.sin(x) * scale" in done.stdout
+    assert "program @wave\n" in done.stdout
+
+
+def test_dump_prints_code_when_asked(folder: Path) -> None:
+    llvm = run("dump", "program:wave", "f64[3,4]", "5", "--stage", "llvm", cwd=folder).stdout
+    assert headings(llvm) == ["llvm"]
+    assert "define i64 @dsl_program(ptr %frame, ptr %context)" in llvm
+    asm = run("dump", "program:wave", "f64[3,4]", "5", "--stage", "asm", cwd=folder).stdout
+    assert headings(asm) == ["asm"]
+    assert "dsl_program:\n" in asm
+
+
+def test_dump_leaves_the_kernels_out_where_there_are_none(folder: Path) -> None:
+    words = ["dump", "program:wave", "f64[3,4]", "5"]
+    done = run(*words, cwd=folder, DSL_BACKEND="interpreter")
+    assert headings(done.stdout) == ["traced", "optimized", "lowered"]
+    done = run(*words, "--stage", "asm", cwd=folder, DSL_BACKEND="interpreter", code=1)
+    assert "the interpreter runs this function, so there is no machine code" in done.stderr
+
+
+def headings(out: str) -> list[str]:
+    start = "# program:wave, "
+    return [line.removeprefix(start) for line in out.splitlines() if line.startswith(start)]
 
 
 def test_dump_takes_one_stage_and_keyword_arguments(folder: Path) -> None:
@@ -128,8 +165,8 @@ def test_an_unknown_command_is_an_error_with_a_suggestion() -> None:
     assert done.stderr == "error: unknown command 'dmo'; did you mean 'demo'?\n"
 
 
-def test_help_lists_the_commands_and_bench_says_when_it_comes() -> None:
+def test_help_lists_the_commands_and_bench_its_cases() -> None:
     for words in ([], ["help"], ["--help"]):
         out = run(*words).stdout
         assert all(f"\n  {name} " in out for name in ("demo", "doctor", "dump", "bench", "help"))
-    assert "benchmarks/tracing.py" in run("bench").stdout
+    assert "heat-f64-500" in run("bench", "--list").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -46,6 +47,27 @@ def test_adding_an_op_works_as_shown(bless: bool) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 6
+
+
+def test_user_kernels_work_as_shown(bless: bool) -> None:
+    pytest.importorskip("numba")
+    assert check_page(DOCS / "user-kernels.md", bless=bless) >= 8
+
+
+def test_native_code_does_what_its_page_shows(bless: bool) -> None:
+    assert check_page(DOCS / "native-code.md", bless=bless) >= 8
+
+
+def test_the_table_of_ops_says_how_each_is_compiled() -> None:
+    """What the samples show is what the tables of the back end say."""
+    from dsl.codegen.library import LOWERINGS
+    from dsl.codegen.plan import REDUCTIONS, UPDATES
+
+    rows = re.findall(r"^\| `(\w+)` \|.* \| ([^|]*) \| [^|]*\|$", TABLES["ops.md"](), re.MULTILINE)
+    native = {name: how.partition(";")[0] for name, how in rows}
+    assert {name for name, how in native.items() if how == "library"} == set(LOWERINGS)
+    assert {native[name] for name in REDUCTIONS | UPDATES} == {"kernel"}
+    assert [name for name, how in native.items() if how == "NumPy"] == ["print"]
 
 
 @pytest.mark.parametrize("name", TABLES)

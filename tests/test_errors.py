@@ -775,7 +775,7 @@ def test_an_unknown_stage() -> None:
         f.ir(line(), stage="optimised")
     assert "optimized" in caught.value.remedy
     with pytest.raises(UnsupportedError, match="not built yet"):
-        f.ir(line(), stage="llvm")
+        f.ir(line(), stage="ptx")
 
 
 # -- the IR ----------------------------------------------------------------------------------------

@@ -507,7 +507,7 @@ def test_threads_call_one_function() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert f.cache_info().entries == 8
+    assert f.cache_info().entries == 3  # for size 1, for the first other size, for all others
 
 
 def test_disable_jit_runs_plain_python() -> None:

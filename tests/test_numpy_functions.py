@@ -1156,9 +1156,10 @@ def test_agrees_with_numpy(code: str) -> None:
     check(code, symbolic=False)
 
 
-# These need a size that is not known here.
+# These need a size that is not known here, or that it is not 1.
 _NEED_SIZES = set(
     table("""
+    (np.reshape(x.T, -1).fill(1), x)[1]
     np.squeeze(x[:1])
     np.squeeze(x[None, :1])
     x[:1].squeeze()

@@ -3,18 +3,24 @@
 For each case: the type rule predicts dtype and shape of what the op computes, the inputs stay as they were, and a
 graph of that one node gives what `op_references` gives, errors included. For each op: the rule takes no dtype that the
 samples do not show, and works with symbolic sizes. An op without samples is named in `TESTED_ELSEWHERE`.
+
+Native code is compared with the interpreter: several cases are nodes of one graph, which is compiled once. By default
+it takes some samples of each op; `DSL_FULL_SWEEP=1 pytest tests/test_op_sweep.py` takes them all, for minutes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from op_references import reference
 
+from dsl.codegen.cpu.native import ParamKind, compile_graph
 from dsl.errors import DslError, ShapeError, TypeRuleError
 from dsl.ir import ops as _registers_the_ops  # noqa: F401
 from dsl.ir.build import Builder
@@ -267,6 +273,122 @@ def test_symbolic_sizes(op: Op) -> None:
         expected = outcome(lambda sample=sample: op.numpy(*sample.inputs, **sample.attrs))
         check_equal(op, got, expected, tolerance_of(op, sample))
         check_types(tuple(value.tensor for value in graph.results), got)
+
+
+# -- native code -------------------------------------------------------------------------------------------------
+
+FULL = bool(os.environ.get("DSL_FULL_SWEEP"))
+NODES = 12  # of one graph: LLVM's time grows faster than a function's length
+# Real functions that are not NumPy's to the bit: 4 ulps. The rest of the real ops are.
+ROUNDED = {
+    "power", "float_power", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "logaddexp", "logaddexp2", "sin",
+    "cos", "tan", "arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh",
+    "hypot", "cbrt", "erf", "erfc", "erfinv", "gamma", "lgamma", "digamma",
+}  # fmt: skip
+# Added or multiplied in another order; near their zeros SciPy's own polynomials are no better.
+SCALED = {"sum", "prod", "fft", "rfft", "irfft", "triangular_solve", "lgamma", "digamma"}
+
+Case = tuple[tuple[np.ndarray, ...], Sample]
+
+
+def spread(items: Sequence[Any], most: int) -> list[Any]:
+    """Return at most so many items, evenly chosen, unless all are wanted."""
+    return list(items) if FULL else list(items[:: -(-len(items) // most) or 1])
+
+
+def special_cases(op: Op) -> Iterator[Case]:
+    rng = np.random.default_rng(11)
+    for sample in samples_of(op):
+        for inputs in other_sizes(op, sample.inputs):
+            try:
+                types_of(op, tensor_types(inputs), sample.attrs)
+            except ShapeError:
+                continue
+            yield inputs, sample
+        if reference(op.name):
+            yield with_specials(op, sample, rng), sample
+
+
+def interpreted(op: Op, case: Case) -> Any:
+    inputs, sample = case
+    return outcome(lambda: interpret(one_node(op, tensor_types(inputs), sample.attrs), inputs))
+
+
+def compile_cases(op: Op, cases: Sequence[Case], strides: str | None) -> Callable[..., list[Any]]:
+    """Return a function of the cases' inputs that gives the outputs of each."""
+    builder = Builder()
+    nodes = [
+        builder.node(op, map(builder.param, tensor_types(inputs)), sample.attrs)
+        for inputs, sample in cases
+    ]
+    graph = builder.finish([value for node in nodes for value in node.outputs])
+    native = compile_graph(graph, [ParamKind("array", strides) for _ in graph.params])
+
+    def call(several: Sequence[tuple[np.ndarray, ...]]) -> list[Any]:
+        found = iter(native([x for inputs in several for x in inputs]))
+        return [[next(found) for _ in node.outputs] for node in nodes]
+
+    return call
+
+
+def check_native(op: Op, cases: Sequence[Case], call: Callable[..., list[Any]]) -> None:
+    expected = [interpreted(op, case) for case in cases]
+    before = [x.tobytes() for inputs, _ in cases for x in inputs]
+    found = call([inputs for inputs, _ in cases])
+    assert [x.tobytes() for inputs, _ in cases for x in inputs] == before
+    for got, wanted, (_, sample) in zip(found, expected, cases, strict=True):
+        for a, b in zip(got, wanted, strict=True):
+            check_near(op, a, b, sample)
+
+
+def check_near(op: Op, a: np.ndarray, b: np.ndarray, sample: Sample) -> None:
+    assert (a.dtype, a.shape) == (b.dtype, b.shape)
+    scaled = op.name in SCALED or any(x.dtype.kind == "c" for x in sample.inputs)
+    if b.dtype.kind in "iub" or not (scaled or op.name in ROUNDED or sample.tolerance):
+        check_equal(op, [a], [b], 0.0)
+        return
+    eps = float(ml_dtypes.finfo(b.dtype).eps)
+    wide = np.complex128 if b.dtype.kind == "c" else np.float64
+    a, b = a.astype(wide), b.astype(wide)
+    if not (scaled or sample.tolerance):
+        np.testing.assert_allclose(a, b, rtol=4 * eps, atol=0)
+        return
+    eps *= max(16.0, sample.tolerance)
+    finite = np.abs(b[np.isfinite(b)])
+    np.testing.assert_allclose(a, b, rtol=eps, atol=eps * finite.max(initial=1.0))
+
+
+def own(inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    """Return operands that are arrays of their own: a native program takes no array twice."""
+    return tuple(np.array(x, order="C") if x.flags.c_contiguous else x for x in inputs)
+
+
+@every_op
+def test_native_code_in_every_layout(op: Op) -> None:
+    samples = spread(samples_of(op), 6)
+    for k in range(0, len(samples), NODES):
+        some = samples[k : k + NODES]
+        call = compile_cases(op, [(s.inputs, s) for s in some], "any")
+        for several in zip(*(layouts(op, s.inputs) for s in some)):
+            cases = [(own(inputs), sample) for inputs, sample in zip(several, some)]
+            if not any(isinstance(interpreted(op, case), tuple) for case in cases):
+                check_native(op, cases, call)
+
+
+@every_op
+def test_native_code_of_special_values_and_sizes(op: Op) -> None:
+    cases = [
+        (tuple(np.array(x, order="C") for x in inputs), sample)
+        for inputs, sample in spread([*special_cases(op)], 6)
+    ]
+    raising = [case for case in cases if isinstance(interpreted(op, case), tuple)]
+    good = [case for case in cases if not isinstance(interpreted(op, case), tuple)]
+    for k in range(0, len(good), NODES):
+        some = good[k : k + NODES]
+        check_native(op, some, compile_cases(op, some, None))
+    for case in spread(raising, 3):
+        call = compile_cases(op, [case], None)
+        assert outcome(lambda call=call, case=case: call([case[0]])) == interpreted(op, case)
 
 
 # -- points that the general cases do not reach ------------------------------------------------------------------

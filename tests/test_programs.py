@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import dsl
+from dsl.config import config
 
 # Programs that are refused, with the words of the refusal; docs/sharp-bits.md lists the reasons.
 REFUSED = {
@@ -30,6 +31,8 @@ REFUSED = {
 FOUND_EARLIER = {"sort_pairs_by_key": ValueError}
 
 FOLDER = Path(__file__).parent / "programs"
+# The interpreter is the oracle of many other tests; here it runs one program in so many.
+INTERPRETED = 5
 
 
 def load(path: Path) -> Any:
@@ -73,36 +76,53 @@ def public_type(error: Exception) -> type:
     return next(k for k in kinds if k.__module__ == "builtins" or k is np.linalg.LinAlgError)
 
 
-def check_same(found: Any, expected: Any, where: str) -> None:
-    """Same type, dtype, shape and value, NaNs equal; floats to a few ulps, since a sum may be taken in another order."""
+def narrowest(*objects: Any) -> np.dtype:
+    """Return the float dtype of fewest bits among arrays in nested containers: what is computed from them is no finer."""
+    found = [np.dtype(np.float64)]
+    pending = list(objects)
+    while pending:
+        item = pending.pop()
+        if isinstance(item, (np.ndarray, np.generic)) and item.dtype.kind in "fc":
+            found.append(np.finfo(item.dtype).dtype)
+        elif isinstance(item, (tuple, list)):
+            pending.extend(item)
+        elif isinstance(item, dict):
+            pending.extend(item.values())
+    return min(found, key=lambda dtype: dtype.itemsize)
+
+
+def check_same(found: Any, expected: Any, where: str, finest: Any = np.float64) -> None:
+    """Same type, dtype, shape and value, NaNs equal; floats to a few ulps, since a sum may be taken in another order.
+
+    `finest` is the dtype whose ulps count where the result's own are smaller.
+    """
     if dataclasses.is_dataclass(expected) and not isinstance(expected, type):
         assert type(found) is type(expected), where
         for item in dataclasses.fields(expected):
-            check_same(
-                getattr(found, item.name), getattr(expected, item.name), f"{where}.{item.name}"
-            )
+            f, e = getattr(found, item.name), getattr(expected, item.name)
+            check_same(f, e, f"{where}.{item.name}", finest)
     elif isinstance(expected, dict):
         assert list(found) == list(expected), where
         for key in expected:
-            check_same(found[key], expected[key], f"{where}[{key!r}]")
+            check_same(found[key], expected[key], f"{where}[{key!r}]", finest)
     elif isinstance(expected, (tuple, list)):
         assert (type(found), len(found)) == (type(expected), len(expected)), where
         for k, (f, e) in enumerate(zip(found, expected, strict=True)):
-            check_same(f, e, f"{where}[{k}]")
+            check_same(f, e, f"{where}[{k}]", finest)
     elif isinstance(expected, (np.ndarray, np.generic, float, complex)):
-        check_number(found, expected, where)
+        check_number(found, expected, where, finest)
     elif isinstance(expected, (int, bool)) and isinstance(found, np.generic):
         # Where paths return a Python or a NumPy number, the compiled function returns NumPy's.
         assert found == expected, where
     elif type(expected).__eq__ is object.__eq__ and hasattr(expected, "__dict__"):
         assert type(found) is type(expected), where
-        check_same(vars(found), vars(expected), where)
+        check_same(vars(found), vars(expected), where, finest)
     else:
         assert type(found) is type(expected), f"{where}: {type(found)} is not {type(expected)}"
         assert found == expected, where
 
 
-def check_number(found: Any, expected: Any, where: str) -> None:
+def check_number(found: Any, expected: Any, where: str, finest: Any = np.float64) -> None:
     if isinstance(expected, np.ndarray) or isinstance(found, np.ndarray):
         assert type(found) is type(expected), f"{where}: {type(found)} is not {type(expected)}"
     f, e = np.asarray(found), np.asarray(expected)
@@ -112,7 +132,7 @@ def check_number(found: Any, expected: Any, where: str) -> None:
     if isinstance(expected, np.ndarray):
         assert f.dtype == e.dtype, f"{where}: {f.dtype} is not {e.dtype}"
     if e.dtype.kind in "fc":
-        tolerance = 64 * float(np.finfo(e.dtype).eps)
+        tolerance = 64 * max(float(np.finfo(dtype).eps) for dtype in (e.dtype, finest))
         np.testing.assert_allclose(
             f,
             e,
@@ -125,16 +145,12 @@ def check_number(found: Any, expected: Any, where: str) -> None:
         np.testing.assert_array_equal(f, e, err_msg=where)
 
 
-@pytest.mark.parametrize(("function", "make"), rows())
-def test_decorated_program_is_the_plain_one(
-    function: Any, make: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def check_program(function: Any, make: Any, capsys: pytest.CaptureFixture[str]) -> None:
     plain, mine = arguments(function, make), arguments(function, make)
     before = copy.deepcopy(mine)
     expected = outcome(function, plain)
     printed = capsys.readouterr().out
-    compiled = dsl.jit(function)
-    found = outcome(compiled, mine)
+    found = outcome(dsl.jit(function), mine)
     if function.__name__ in REFUSED and found[0] == "raised" and isinstance(found[1], dsl.DslError):
         assert REFUSED[function.__name__] in str(found[1])
         return
@@ -147,5 +163,21 @@ def test_decorated_program_is_the_plain_one(
     if found[0] == "raised":
         raise found[1]
     assert capsys.readouterr().out == printed
-    check_same(found[1], expected[1], "result")
-    check_same(mine, plain, "arguments")
+    finest = narrowest(before, expected[1])
+    check_same(found[1], expected[1], "result", finest)
+    check_same(mine, plain, "arguments", finest)
+
+
+@pytest.mark.parametrize(("function", "make"), rows())
+def test_decorated_program_is_the_plain_one(
+    function: Any, make: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_program(function, make, capsys)
+
+
+@pytest.mark.parametrize(("function", "make"), rows()[::INTERPRETED])
+def test_interpreted_program_is_the_plain_one(
+    function: Any, make: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with config.override(backend="interpreter"):
+        check_program(function, make, capsys)

@@ -10,22 +10,35 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from dsl.codegen.cpu import cache
 from dsl.config import OPTIONS, config
 from dsl.logs import help_text
 
 __all__ = ["run"]
 
-NEEDED = ("dsl", "numpy", "scipy", "ml_dtypes", "opt_einsum")
+NEEDED = ("dsl", "numpy", "scipy", "ml_dtypes", "opt_einsum", "llvmlite")
 OPTIONAL = {
-    "llvmlite": "native code (to come)",
-    "numba": "benchmarks",
+    "numba": "user kernels, `@dsl.kernel`",
+    "matplotlib": "the plot of `python -m dsl bench`",
+    "jax": "a peer in benchmarks",
+    "torch": "a peer in benchmarks",
     "mpi4py": "many processes (to come)",
     "cupy": "CUDA (to come)",
 }
+VECTORS = (
+    "sse4",
+    "avx",
+    "fma",
+    "f16c",
+    "amx",
+    "neon",
+    "sve",
+    "dotprod",
+)  # features that matter here
 
 
 def run() -> int:
-    """Print versions, processor, options, log topics and optional packages; 1 if something needed is missing."""
+    """Print versions, processor, native code, options, log topics and packages; 1 if something needed is missing."""
     versions = {name: version(name) for name in NEEDED}
     table(
         "versions",
@@ -39,6 +52,7 @@ def run() -> int:
             ("cores", cores()),
         ],
     )
+    table("native code (docs/native-code.md)", native(versions["llvmlite"]))
     table(
         "options in force (docs/debugging.md)",
         [(o.env, option(name)) for name, o in OPTIONS.items()],
@@ -85,6 +99,62 @@ def cpu_name() -> str:
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(iter(names), platform.processor() or "unknown")
+
+
+def native(llvmlite: str) -> list[tuple[str, str]]:
+    """What machine code is made for, what runs it and where it is kept."""
+    if llvmlite == "missing":
+        return [("missing", "llvmlite is needed")]
+    from dsl.codegen.cpu import jit
+
+    name, features = jit._cpu()
+    present = [f[1:] for f in features.split(",") if f.startswith("+")]
+    used = sorted(f for f in present if f.startswith(VECTORS))
+    return [
+        ("target", name),
+        ("features", " ".join(used) or "none that matter"),
+        ("threads", threads()),
+        ("cache", cache_directory()),
+        ("cached", cached()),
+    ]
+
+
+def threads() -> str:
+    """How many threads compiled code uses, and who says so."""
+    from dsl.codegen.cpu import pool
+
+    if config.num_threads:
+        why = "DSL_NUM_THREADS"
+    elif pool.count() != pool.available():
+        why = "OMP_NUM_THREADS"
+    else:
+        why = "the CPUs that affinity and control groups grant"
+    return f"{pool.count()}, from {why}"
+
+
+def cache_directory() -> str:
+    """The directory of compiled code, with the user's home left out, and whether it can be used."""
+    folder = cache.store().directory
+    if folder is None:
+        return "off"
+    path = Path(folder)
+    near = next(p for p in (path, *path.parents) if p.exists())
+    state = "" if near == path else " (made when first needed)"
+    if not os.access(near, os.W_OK):
+        state = " (read only)" if near == path else " (cannot be made)"
+    home = os.path.expanduser("~")
+    return (
+        folder.replace(home, "~", 1) + state if folder.startswith(home + os.sep) else folder + state
+    )
+
+
+def cached() -> str:
+    """What the directory of compiled code holds."""
+    folder = cache.store().directory
+    if folder is None:
+        return "nothing is kept between processes"
+    sizes = [file.stat().st_size for file in Path(folder).glob("*.dsl")]
+    return f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB of at most {config.cache_size / 1e6:,.0f} MB"
 
 
 def cores() -> str:

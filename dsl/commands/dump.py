@@ -1,7 +1,8 @@
-"""`python -m dsl dump module:function ARG...`: the IR of a function at each stage.
+"""`python -m dsl dump module:function ARG...`: a function at each stage, from the traced graph to the plan of kernels.
 
-An argument is a type such as `f64[3,4]`, which stands for an array of zeros, or a Python literal such as `3` or
-`"same"`; `name=ARG` gives a keyword argument.
+The later stages are long and are printed when asked for: `--stage llvm`, `--stage asm`. An argument is a type such as
+`f64[3,4]`, which stands for an array of zeros, or a Python literal such as `3` or `"same"`; `name=ARG` gives a keyword
+argument.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from dsl.compile import STAGES, Compiled, jit
-from dsl.config import did_you_mean
+from dsl.compile import Compiled, jit
+from dsl.config import config, did_you_mean
 from dsl.errors import ConfigError
 from dsl.ir.types import BY_NAME
+from dsl.lowered import GRAPHS
 
 __all__ = ["argument", "find", "run"]
 
 
 def run(
-    target: str, words: Sequence[str], stages: Sequence[str] = STAGES, *, locations: bool = True
+    target: str, words: Sequence[str], stages: Sequence[str] = (), *, locations: bool = True
 ) -> int:
-    """Print the IR of `target` for these arguments."""
+    """Print `target` for these arguments at some stages: by default every graph and, if there is one, the plan of kernels."""
+    stages = stages or [*GRAPHS, *(["kernels"] if config.backend == "native" else [])]
     args, kwargs = arguments(words)
     compiled = find(target)
     try:

@@ -609,7 +609,9 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> Any:
         names = [type(op).__name__ for op in node.ops]
         if len(names) == 1 and names[0] not in ("In", "NotIn", "Is", "IsNot"):
-            return self.generic_visit(node)
+            sides = [self.visit(side) for side in (node.left, node.comparators[0])]
+            made = _runtime("compare_two", ast.Constant(names[0]), *sides)
+            return ast.copy_location(made, node)
         self._refuse_walrus(node.comparators[1:])
         steps = [
             ast.Tuple([ast.Constant(name), _thunk(self.visit(c))], ast.Load())

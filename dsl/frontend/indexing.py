@@ -24,11 +24,12 @@ from dsl.frontend.traced import (
     fresh,
     lift,
     read,
+    size_number,
     wrap,
     write,
 )
 from dsl.frontend.views import DynamicSliced, Owned, Picked, Reshaped, Sliced, Stepped, View
-from dsl.ir.dims import Dim, DimLike, dim_max, dim_min
+from dsl.ir.dims import Dim, DimLike, dim_max, dim_min, lower_bound
 from dsl.ir.graph import Value
 from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
 
@@ -322,16 +323,15 @@ def _slice_views(
     dims = list(x.type.shape)
     picks: list[tuple[int, Any]] = []
     dynamic: list[View] = []
-    start, size, step = [0] * len(dims), list(dims), [1] * len(dims)
+    start: list[DimLike] = [0] * len(dims)
+    size, step = list(dims), [1] * len(dims)
     kept = [True] * len(dims)
-    places = zip((i for i in items if i is not None), dims, strict=False)
-    some_traced = any(
-        isinstance(i, Traced) or (isinstance(i, int) and isinstance(d, Dim)) for i, d in places
-    )
-    axis = 0
-    for item in items:
-        if item is None:
-            continue
+    found = [
+        item if isinstance(item, slice) else _place(item, axis, dims[axis])
+        for axis, item in enumerate(i for i in items if i is not None)
+    ]
+    some_traced = any(isinstance(item, Traced) for item in found)
+    for axis, item in enumerate(found):
         dim = dims[axis]
         if isinstance(item, slice):
             bounds = _static_slice(item, dim)
@@ -340,18 +340,63 @@ def _slice_views(
                 dims[axis] = size[axis] = dynamic[-1].size  # type: ignore[attr-defined]
                 start[axis], step[axis] = 0, 1
             else:
-                start[axis], size[axis], step[axis] = bounds  # type: ignore[assignment]
-        elif isinstance(item, Traced) or some_traced or isinstance(dim, Dim):
-            picks.append((axis, _checked(item, axis, dim)))
+                start[axis], size[axis], step[axis] = bounds
+        elif some_traced:
+            picks.append((axis, size_number(item) if isinstance(item, Dim) else item))
             kept[axis] = False
         else:
-            start[axis], size[axis] = _static_index(item, axis, dim), 1
+            start[axis], size[axis] = item, 1
             kept[axis] = False
-        axis += 1
     views = dynamic
     if any(s != 0 or n != d or t != 1 for s, n, d, t in zip(start, size, dims, step, strict=True)):
         views.append(Sliced(tuple(start), tuple(size), tuple(step)))
     return views, tuple(size), picks, kept
+
+
+def _place(item: Any, axis: int, dim: DimLike) -> Any:
+    """Return the place that an index means if it can be written with known sizes, else the index.
+
+    Whether it is in bounds is checked here or, where that depends on sizes, when the program runs.
+    """
+    place = item if isinstance(item, int) else _known_size(item)
+    if isinstance(place, int) and isinstance(dim, int):
+        return _static_index(place, axis, dim)
+    if place is None or (sign := _sign(place)) is None:
+        return item
+    found = place if sign >= 0 else dim + place
+    _check_place(item, found, axis, dim)
+    return found
+
+
+def _known_size(item: Traced) -> DimLike | None:
+    """Return a traced integer that is computed from sizes alone as a dim, else None."""
+    if item.ndim or item.dtype.kind not in "iu":
+        return None
+    return current_scope().known_dim(cast(read(item), I64))
+
+
+def _sign(dim: DimLike) -> int | None:
+    """Return 1 for a dim that is never negative, -1 for one that always is, else None."""
+    if _is_below(-1, dim):
+        return 1
+    return -1 if _is_below(dim, 0) else None
+
+
+def _is_below(low: DimLike, high: DimLike) -> bool:
+    """Tell whether one dim is less than another for certain."""
+    gap = lower_bound(high - low)
+    return gap is not None and gap > 0
+
+
+def _check_place(item: Any, place: DimLike, axis: int, dim: DimLike) -> None:
+    """Make the program raise if a place is not in an axis, unless it surely is or the program has checked before."""
+    b = current_scope()
+    message = f"index {{}} is out of bounds for axis {axis} with size {{}}"
+    for low, high in ((place, dim), (-1, place)):
+        if not _is_below(low, high) and b.is_unchecked((low, high, axis)):
+            inside = b.emit("less", b.size(low), b.size(high))
+            values = (inside, cast(read(lift(item)), I64), b.size(dim))
+            b.node("assert", values, {"message": message, "error": "IndexError"})
 
 
 def _checked(item: Any, axis: int, dim: DimLike) -> Any:
@@ -387,35 +432,42 @@ def _with_new_axes(items: list[Any], shape: Shape, kept: list[bool], picked: boo
 
 def _static_slice(item: slice, dim: DimLike) -> tuple[DimLike, DimLike, int] | None:
     """Return start, size and step when they are known or can be written with known sizes, else None."""
-    bounds = [_bound(b) for b in (item.start, item.stop, item.step)]
-    if any(isinstance(b, Traced) for b in bounds):
+    start, stop, step = (_size_bound(b) for b in (item.start, item.stop, item.step))
+    if isinstance(step, (Traced, Dim)) or isinstance(start, Traced) or isinstance(stop, Traced):
         return None
-    start, stop, step = bounds
     if step == 0:
         raise ShapeError("slice step cannot be zero", location=here())
-    if isinstance(dim, int):
+    if isinstance(dim, int) and not isinstance(start, Dim) and not isinstance(stop, Dim):
         low, high, stride = slice(start, stop, step).indices(dim)
         return low, len(range(low, high, stride)), stride
     return _symbolic_slice(start, stop, 1 if step is None else step, dim)
 
 
+def _size_bound(b: Any) -> Any:
+    bound = _bound(b)
+    known = _known_size(bound) if isinstance(bound, Traced) else bound
+    return bound if known is None else known
+
+
 def _symbolic_slice(
-    start: Any, stop: Any, step: int, dim: Dim
+    start: DimLike | None, stop: DimLike | None, step: int, dim: DimLike
 ) -> tuple[DimLike, DimLike, int] | None:
-    if step < 0:
-        if start is None and stop is None:
-            return dim - 1, (dim - step - 1) // -step, step
+    """Clamp bounds as Python does; None where the sign of one of them is not known."""
+    lowest, highest = (0, dim) if step > 0 else (-1, dim - 1)
+    first, last = (lowest, highest) if step > 0 else (highest, lowest)
+    low = first if start is None else _clamped(start, dim, lowest, highest)
+    high = last if stop is None else _clamped(stop, dim, lowest, highest)
+    if low is None or high is None:
         return None
-    low = dim_min(_from_end(start, dim, 0), dim)
-    high = dim_min(_from_end(stop, dim, dim), dim)
-    length = dim_max(high - low, 0)
-    return low, length if step == 1 else (length + step - 1) // step, step
+    length = dim_max(high - low if step > 0 else low - high, 0)
+    return low, length if abs(step) == 1 else (length + abs(step) - 1) // abs(step), step
 
 
-def _from_end(bound: Any, dim: Dim, default: DimLike) -> DimLike:
-    if bound is None:
-        return default
-    return bound if bound >= 0 else dim_max(dim + bound, 0)
+def _clamped(bound: DimLike, dim: DimLike, lowest: DimLike, highest: DimLike) -> DimLike | None:
+    sign = _sign(bound)
+    if sign is None:
+        return None
+    return dim_min(bound, highest) if sign > 0 else dim_max(dim + bound, lowest)
 
 
 def _bound(b: Any) -> Any:
@@ -533,12 +585,17 @@ def _full(item: Any) -> bool:
 def _check_mask(x: Traced, mask: Traced, axis: int) -> None:
     for k, dim in enumerate(mask.type.shape):
         own = x.type.shape[axis + k]
+        text = (
+            f"boolean index did not match indexed array along axis {axis + k}; size of axis is {{}} but size of "
+            "corresponding boolean axis is {}"
+        )
         if isinstance(dim, int) and isinstance(own, int) and dim != own:
-            raise IndexTypeError(
-                f"boolean index did not match indexed array along axis {axis + k}; size of axis is {own} but size of "
-                f"corresponding boolean axis is {dim}",
-                location=here(),
-            )
+            raise IndexTypeError(text.format(own, dim), location=here())
+        if dim != own:
+            b = current_scope()
+            sizes = (b.size(own), b.size(dim))
+            values = (b.emit("equal", *sizes), *sizes)
+            b.node("assert", values, {"message": text, "error": "IndexError"})
 
 
 def _expand_masks(x: Traced, items: list[Any]) -> list[Any]:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import LoopTypeError, UnsupportedError
-from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, size_number
 from dsl.frontend.trees import Structure, flatten, unflatten
+from dsl.ir.dims import symbols_of
 from dsl.ir.types import TensorType
 
 __all__ = ["TracedList", "as_traced_list", "item_layout"]
@@ -180,7 +181,7 @@ def item_layout(
     if any(d is None for d in described) or any(flatten(item)[1] != structure for item in items):
         return None
     types = [d.type for d in described]
-    if not all(t.is_static() for t in types):
+    if not all(_has_known_sizes(t) for t in types):
         return None
     for item in items[1:]:
         more = [infos(leaf) for leaf in flatten(item)[0]]
@@ -191,6 +192,12 @@ def item_layout(
             for m, t in zip(more, types, strict=True)
         ]
     return (structure, tuple(d.kind for d in described)), types
+
+
+def _has_known_sizes(type: TensorType) -> bool:
+    """Tell whether the sizes of an item are known outside all loops and branches, where its list may begin."""
+    trace = current_trace()
+    return trace is not None and all(map(trace.root.knows, symbols_of(*type.shape)))
 
 
 def as_traced_list(

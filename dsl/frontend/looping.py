@@ -62,6 +62,7 @@ from dsl.frontend.scopes import (
     current_scope,
     here,
     link,
+    may_alias,
 )
 from dsl.frontend.state import Snapshot, State, Undefined, is_numeric
 from dsl.frontend.traced import (
@@ -70,7 +71,7 @@ from dsl.frontend.traced import (
     fresh,
 )
 from dsl.frontend.trees import Structure, unflatten
-from dsl.ir.dims import Dim, symbols_of
+from dsl.ir.dims import Dim, DimLike, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.types import BOOL, I64, Shape, TensorType, scalar
 from dsl.logs import log
@@ -88,12 +89,17 @@ class Plan:
     storages: list[Storage] = field(default_factory=list)
     lost: dict[int, Undefined] = field(default_factory=dict)
 
-    def key(self) -> Any:
+    def key(self, outer: Scope) -> Any:
+        """What must not change any more: of sizes those that are known outside the loop."""
         infos = tuple(
-            (k, i.dtype, i.kind, len(i.shape), tuple(isinstance(d, Dim) for d in i.shape))
+            (k, i.dtype, i.kind, tuple(d if _is_visible(d, outer) else None for d in i.shape))
             for k, i in self.rebound.items()
         )
         return infos, tuple(self.maybe), len(self.storages), tuple(self.lost)
+
+
+def _is_visible(dim: DimLike, outer: Scope) -> bool:
+    return all(is_known(symbol, outer) for symbol in symbols_of(dim))
 
 
 @dataclass
@@ -355,7 +361,8 @@ class Loop:
         trace: Trace,
     ) -> bool:
         """Extend the plan by what the trip showed; tell whether it changed."""
-        old = self.plan.key()
+        outer = the_trace().scopes[-1]
+        old = self.plan.key(outer)
         self._as_optionals(after)
         with trace.resumed(run.scope, contents):
             for cell in range(len(after.objects)):
@@ -364,7 +371,7 @@ class Loop:
         self.plan.storages += [
             s for s in replaced if s not in own and not run.scope.encloses(s.scope)
         ]
-        return self.plan.key() != old  # type: ignore[no-any-return]
+        return self.plan.key(outer) != old  # type: ignore[no-any-return]
 
     def _as_optionals(self, after: Snapshot) -> None:
         """A variable that is optional when a trip starts is so when it ends."""
@@ -601,12 +608,44 @@ class Loop:
         for key in self._arrays(run):
             if moves and key in moves:
                 continue
-            start, end = self._start(key), after.leaves[key[0]][key[1]]
-            if start is not None and never is not None:
+            start, end = self._before(key), after.leaves[key[0]][key[1]]
+            if start is not None and never is not None and _is_seen(start):
                 link_when(leaves[key].storage, start, never, parent)
             if is_traced_array(end) and not run.scope.encloses(end.storage.scope):
                 ran = parent.constant(True) if never is None else parent.emit("logical_not", never)
                 link_when(leaves[key].storage, end, ran, parent)
+            for other in self._passed_on(run, after, key):
+                first = self._before(other)
+                if first is not None and first.storage.outside:
+                    leaves[key].storage.outside = True
+                    may_alias(leaves[key].storage, first.storage)
+
+    def _before(self, key: tuple[int, int]) -> Traced | None:
+        """Return the traced array, or the view of one, that a variable had before the loop."""
+        if key[0] in self.plan.structures:
+            return None
+        leaf = self.before.leaves[key[0]][key[1]]
+        return leaf if is_traced_array(leaf) else None
+
+    def _passed_on(
+        self, run: Pass, after: Snapshot, key: tuple[int, int]
+    ) -> dict[tuple[int, int], None]:
+        """Return the variables whose arrays, as a trip finds them, another one may have after some trips."""
+        arrays = self._arrays(run)
+        found: dict[tuple[int, int], None] = {}
+        pending = [key]
+        while pending:
+            here = pending.pop()
+            end = after.leaves[here[0]][here[1]]
+            if not is_traced_array(end):
+                continue
+            reached = [end.storage, *(edge.other_than(end.storage) for edge in end.storage.aliases)]
+            reached += [s for ref in end.storage.ambiguous if (s := ref()) is not None]
+            for other, leaf in arrays.items():
+                if other not in found and any(leaf.storage is s for s in reached):
+                    found[other] = None
+                    pending.append(other)
+        return found
 
     def _emit(
         self, parent: Scope, test: Pass | None, chosen: Value | None, run: Pass, results: list[Value], inits: list[Value],
@@ -728,6 +767,11 @@ class Loop:
         for storage, held in places:
             for name, here_now in zip(slots, held, strict=True):
                 link(leaves[name].storage, storage, here_now, parent)
+
+
+def _is_seen(leaf: Traced) -> bool:
+    """Tell whether a write to what was this array is followed: views only of the caller's arrays, which stay reachable."""
+    return not leaf.views or leaf.storage.outside
 
 
 def _is_changed(value: Value | None) -> bool:

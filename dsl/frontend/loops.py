@@ -88,7 +88,15 @@ class Span:
         return len(range(*[_number(x) for x in (self.start, self.stop, self.step)]))
 
     def __getitem__(self, k: Any) -> Any:
-        return self.start + k * self.step
+        b = current_scope()
+        count, given = read(lift(self.trips())), cast(read(lift(k)), I64)
+        zero = b.constant(0, I64)
+        place = b.emit("where", b.emit("less", given, zero), b.emit("add", given, count), given)
+        above, below = b.emit("less_equal", zero, place), b.emit("less", place, count)
+        values = (b.emit("logical_and", above, below),)
+        message = "range object index out of range"
+        b.node("assert", values, {"message": message, "error": "IndexError"})
+        return self.start + fresh(place, Kind.PYTHON) * self.step
 
     def reverse(self) -> Span:
         last = (

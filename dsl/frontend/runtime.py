@@ -28,7 +28,7 @@ from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.regions import emit_raise, trying
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
 from dsl.frontend.state import Undefined
-from dsl.frontend.text import TracedText, print_, to_text
+from dsl.frontend.text import TracedText, print_, text_of, to_text
 from dsl.frontend.traced import (
     _FUNCTIONS,
     Kind,
@@ -41,6 +41,8 @@ from dsl.frontend.traced import (
     read,
     size_number,
 )
+from dsl.frontend.views import Sliced
+from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.types import BOOL, I64, TensorType
 
 __all__ = ["Runtime", "call", "converted"]
@@ -185,6 +187,8 @@ class Runtime:
     def binary(self, op: str, left: Any, right: Any) -> Any:
         """`left op right`; an operator that the user wrote in Python is converted as other functions are."""
         plain, name = _BINARY[op]
+        if op == "Mod" and isinstance(left, str) and has_traced(right):
+            _refuse_formatting()
         for item, other, method in ((left, right, f"__{name}__"), (right, left, f"__r{name}__")):
             own = getattr(type(item), method, None)
             if isinstance(own, types.FunctionType) and _is_users(own):
@@ -202,13 +206,7 @@ class Runtime:
         if isinstance(value, Traced):
             if value.ndim == 0:
                 raise TypeError("cannot unpack non-iterable value of rank 0")
-            if isinstance(value.type.shape[0], int) and value.type.shape[0] != count:
-                many = (
-                    "too many values to unpack"
-                    if value.type.shape[0] > count
-                    else "not enough values to unpack"
-                )
-                raise ValueError(f"{many} (expected {count})")
+            value = _of_length(value, count)
             return [value[k] for k in range(count)]
         return value
 
@@ -245,10 +243,7 @@ class Runtime:
 
     def not_(self, value: Any) -> Any:
         """`not a`."""
-        chosen = predicate(value)
-        if isinstance(chosen, bool):
-            return not chosen
-        return fresh(current_scope().emit("logical_not", chosen), Kind.PYTHON)
+        return _negated(value)
 
     def if_exp(self, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         """`a if test else b`."""
@@ -262,6 +257,10 @@ class Runtime:
         if len(steps) == 1:
             return result
         return _logic(result, (lambda: self.compare(value, *steps[1:]),), True)
+
+    def compare_two(self, name: str, left: Any, right: Any) -> Any:
+        """`left == right` and its like."""
+        return _compare(name, left, right)
 
     def test(self, value: Any) -> bool:
         """The condition of a comprehension, which Python needs now."""
@@ -297,7 +296,7 @@ class Runtime:
             made.__cause__ = cause
         trace = current_trace()
         if trace is None or len(trace.scopes) == 1:
-            if any(isinstance(a, TracedText) for a in getattr(made, "args", ())):
+            if any(isinstance(a, TracedText) or has_traced(a) for a in getattr(made, "args", ())):
                 emit_raise(_with_values(made))
             raise made
         raise BranchRaise(_with_values(made))
@@ -317,6 +316,24 @@ class Runtime:
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as traced code calls it."""
         return call(fn, *args, **kwargs)
+
+
+def _of_length(value: Traced, count: int) -> Traced:
+    """Return an array as one of `count` rows; if it is of another length, raise what Python raises on unpacking it."""
+    many = f"too many values to unpack (expected {count})"
+    few = f"not enough values to unpack (expected {count}, got {{}})"
+    length, *rest = value.type.shape
+    if isinstance(length, int):
+        if length != count:
+            raise ValueError(many if length > count else few.format(length))
+        return value
+    scope = current_scope()
+    size, wanted = scope.size(length), scope.constant(count, I64)
+    for test, message in (("less_equal", many), ("greater_equal", few)):
+        values = (scope.emit(test, size, wanted), *([size] if message is few else []))
+        scope.node("assert", values, {"message": message, "error": "ValueError"})
+    zeros, ones = (0,) * value.ndim, (1,) * value.ndim
+    return Traced(value.storage, (*value.views, Sliced(zeros, (count, *rest), ones)))
 
 
 def _glued(obj: Any, key: Any) -> Any:
@@ -353,12 +370,26 @@ def _watched(items: Any) -> Any:
 
 def _with_values(error: BaseException) -> BaseException:
     """Move traced values out of an error's message, so that it can be formatted at run time."""
-    if error.args and isinstance(error.args[0], TracedText):
+    if len(error.args) > 1 and has_traced(error.args):
+        raise NonConcreteError(
+            "an exception with traced values among its arguments",
+            location=here(),
+            remedy="give the exception one message, an f-string",
+        )
+    if error.args and (isinstance(error.args[0], TracedText) or has_traced(error.args[0])):
         template, values = to_text(error.args[0])
         made = type(error)(template)
         made.dsl_values = values  # type: ignore[attr-defined]
         return made
     return error
+
+
+def _refuse_formatting() -> None:
+    raise NonConcreteError(
+        "a string made of values that are known only when the compiled function runs",
+        location=here(),
+        remedy="use an f-string, in a `print`, an `assert` or a `raise`",
+    )
 
 
 def _refuse_key(key: Traced) -> None:
@@ -475,7 +506,22 @@ def _traced_logic(
     return conditional(chosen, lambda: value, more)
 
 
+def _negated(value: Any) -> Any:
+    chosen = predicate(value)
+    if isinstance(chosen, bool):
+        return not chosen
+    return fresh(current_scope().emit("logical_not", chosen), Kind.PYTHON)
+
+
 def _compare(name: str, left: Any, right: Any) -> Any:
+    if isinstance(left, Traced) or isinstance(right, Traced):
+        decided = _compare_sizes(name, left, right)
+        if decided is not None:
+            return decided
+    if name in ("Eq", "NotEq") and type(left) is type(right) and isinstance(left, (tuple, list)):
+        same = _equal_items(left, right) if has_traced([left, right]) else None
+        if same is not None:
+            return same if name == "Eq" else _negated(same)
     if name in ("Is", "IsNot") and isinstance(left, TracedOptional) and right is None:
         return left.is_none() if name == "Is" else lift(left.present)
     if name in _COMPARED:
@@ -484,6 +530,48 @@ def _compare(name: str, left: Any, right: Any) -> Any:
     if name == "In":
         return found
     return not found if not isinstance(found, Traced) else _FUNCTIONS["logical_not"](found)
+
+
+def _compare_sizes(name: str, left: Any, right: Any) -> bool | None:
+    """Decide a comparison of sizes of which the smallest or the difference is known, else return None."""
+    if name not in ("Eq", "NotEq", "Lt", "LtE", "Gt", "GtE"):
+        return None
+    one, other = _size_of(left), _size_of(right)
+    if one is None or other is None:
+        return None
+    above, below = lower_bound(one - other), lower_bound(other - one)
+    if above is not None and (above > 0 or above == below == 0):
+        return bool(_COMPARED[name](above, 0))
+    if below is not None and below > 0:
+        return bool(_COMPARED[name](-below, 0))
+    if above == 0 and name in ("GtE", "Lt"):
+        return name == "GtE"
+    if below == 0 and name in ("LtE", "Gt"):
+        return name == "LtE"
+    return None
+
+
+def _size_of(x: Any) -> DimLike | None:
+    if isinstance(x, int) and not isinstance(x, bool):
+        return x
+    if not isinstance(x, Traced) or x.kind is not Kind.PYTHON or x.dtype != I64:
+        return None
+    return current_scope().known_dim(read(x))
+
+
+def _equal_items(left: Any, right: Any) -> Any:
+    """Compare two tuples or lists with traced numbers in them; None if there is anything else in them."""
+    if len(left) != len(right):
+        return False
+    tests = [_compare("Eq", a, b) for a, b in zip(left, right, strict=True)]
+    if any(isinstance(test, Traced) and test.ndim for test in tests):
+        return None
+    open_tests = [test for test in tests if isinstance(test, Traced)]
+    if not all(test for test in tests if not isinstance(test, Traced)):
+        return False
+    if not open_tests:
+        return True
+    return functools.reduce(operator.and_, open_tests)
 
 
 def _contains(items: Any, item: Any) -> Any:
@@ -682,6 +770,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(method, types.FunctionType) and _is_users(method):
         return call(method, fn, *args, **kwargs)
     owner = getattr(fn, "__self__", None)
+    if isinstance(owner, str) and has_traced(args):
+        _refuse_formatting()
     if type(owner).__module__.startswith("numpy.random") or (
         getattr(fn, "__module__", None) or ""
     ).startswith("numpy.random"):
@@ -757,10 +847,20 @@ def _extreme(
             return _FUNCTIONS[name](args[0])
         if not has_traced(items):
             return plain(*args, **kwargs)
+        if all(map(_is_python_int, items)):
+            values = (read(lift(item)) for item in items)
+            best = functools.reduce(lambda a, b: current_scope().emit(f"{name}imum", a, b), values)
+            return fresh(best, Kind.PYTHON)
         # Python keeps the first of equal items: max takes a later item only if it is larger.
         return functools.reduce(lambda a, b: conditional(pick(b, a), lambda: b, lambda: a), items)
 
     return choose
+
+
+def _is_python_int(x: Any) -> bool:
+    if isinstance(x, Traced):
+        return x.kind is Kind.PYTHON and x.dtype == I64
+    return type(x) is int and -(2**63) <= x < 2**63
 
 
 def _extreme_by_key(
@@ -851,6 +951,10 @@ def _round(x: Any, digits: Any = None) -> Any:
     return round(x) if digits is None else round(x, digits)
 
 
+def _str(*args: Any, **kwargs: Any) -> Any:
+    return text_of(args[0]) if len(args) == 1 and not kwargs else str(*args, **kwargs)
+
+
 def _divmod(a: Any, b: Any) -> Any:
     return (a // b, a % b) if has_traced((a, b)) else divmod(a, b)
 
@@ -862,7 +966,8 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.min: _extreme(min, operator.lt, "min"), builtins.max: _extreme(max, operator.gt, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
-    builtins.divmod: _divmod, np.ndindex: lambda *s: loops.NdIndex(tuple(s[0]) if len(s) == 1 and isinstance(s[0], tuple) else s),
+    builtins.divmod: _divmod, builtins.str: _str, builtins.repr: lambda x: text_of(x, by_repr=True),
+    np.ndindex: lambda *s: loops.NdIndex(tuple(s[0]) if len(s) == 1 and isinstance(s[0], tuple) else s),
     np.ndenumerate: lambda x: _ndenumerate(x),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,11 @@ import numpy as np
 
 from dsl.errors import AliasError, ConversionError, LeakError
 from dsl.ir.build import Builder
-from dsl.ir.dims import Dim
+from dsl.ir.dims import Dim, DimLike
 from dsl.ir.graph import Attrs, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait
+from dsl.ir.types import Shape
 
 __all__ = [
     "Capture",
@@ -120,6 +121,7 @@ class Storage:
         "origin",
         "outside",
         "scope",
+        "shown",
         "strides",
         "value",
         "version",
@@ -132,7 +134,10 @@ class Storage:
         self.written = False
         # Whether it may be the memory of an array that the caller sees.
         self.outside = origin is not None
-        self.strides: tuple[int, ...] | None = None
+        # Those of an argument that is not contiguous; symbols where they are not known.
+        self.strides: Shape | None = None
+        # The storage, and views of it, whose memory this copy is in NumPy if the sizes allow it.
+        self.shown: tuple[weakref.ref[Storage], tuple[Any, ...]] | None = None
         self.ambiguous: list[weakref.ref[Storage]] = []
         self.aliases: list[Alias] = []
         self.defined: tuple[Value, Scope, str] | None = None
@@ -185,12 +190,20 @@ class Storage:
 
     def _refuse_ambiguous(self) -> None:
         for other in self.ambiguous:
-            if (storage := other()) is not None:
+            if (storage := other()) is None:
+                continue
+            text = "this write goes to an array that may or may not share memory with another one"
+            if self.shown is not None or storage.shown is not None:
                 raise AliasError(
-                    "this write goes to an array that may or may not share memory with another one, depending on a branch",
+                    f"{text}, depending on sizes or strides that are known only at run time",
                     location=here(),
-                    remedy=f"copy the array in the branch: `y = x.copy()` (the branch's result was made at {storage.loc})",
+                    remedy=f"copy what `reshape` returns: `y = x.reshape(...).copy()` (the other was made at {storage.loc})",
                 )
+            raise AliasError(
+                f"{text}, depending on a branch",
+                location=here(),
+                remedy=f"copy the array in the branch: `y = x.copy()` (the branch's result was made at {storage.loc})",
+            )
 
 
 @dataclass(eq=False)
@@ -226,12 +239,13 @@ class Scope(Builder):
         super().__init__(name)
         self.parent = parent
         self.captured: dict[Value, Value] = {}
+        self._outer: dict[Value, Value] = {}
         self.replaced: weakref.WeakKeyDictionary[Storage, tuple[Value, Scope]] = (
             weakref.WeakKeyDictionary()
         )
         self.attributes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self.closed = False
-        self._checked: set[tuple[Storage, int]] = set()
+        self._checked: set[Any] = set()
 
     def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
         made = super().node(op, inputs, attrs, **options)
@@ -259,21 +273,40 @@ class Scope(Builder):
             return self.node(outer.node.op, (), outer.node.attrs, loc=outer.node.loc).output
         if outer not in self.captured:
             self.captured[outer] = self.param(outer.type, _name_of(outer))
+            self._outer[self.captured[outer]] = outer
         return self.captured[outer]
+
+    def _known_dim(self, value: Value, depth: int) -> DimLike | None:
+        outer = self.captured_from(value)
+        if outer is not None and self.parent is not None:
+            return self.parent.known_dim(outer, depth)
+        return super()._known_dim(value, depth)
+
+    def captured_from(self, value: Value) -> Value | None:
+        """Return the value of the enclosing scope that a param stands for, if it does."""
+        return self._outer.get(value)
 
     def outer_size(self, symbol: Dim) -> Value:
         if self.parent is None:
             return super().outer_size(symbol)
         return self.local(self.parent.size(symbol), self.parent)
 
+    def is_unchecked(self, key: Any) -> bool:
+        """Tell whether neither this scope nor one around it has checked something, and remember that it has."""
+        scope: Scope | None = self
+        while scope is not None:
+            if key in scope._checked:
+                return False
+            scope = scope.parent
+        self._checked.add(key)
+        return True
+
     def check_defined(self, storage: Storage) -> None:
         """Make the program raise if a variable is read that no path has set."""
         assert storage.defined is not None
         flag, owner, name = storage.defined
-        key = (storage, storage.version)
-        if key in self._checked:
+        if not self.is_unchecked((storage, storage.version)):
             return
-        self._checked.add(key)
         message = f"cannot access local variable '{name}' where it is not associated with a value"
         pred = self.local(flag, owner)
         self.node("assert", (pred,), {"message": message, "error": "UnboundLocalError"})
@@ -368,13 +401,21 @@ def undone_on_error(scope: Scope) -> Iterator[None]:
         raise
 
 
+LISTENERS: list[Callable[[int], None]] = []
+"""Told 1 when a trace begins and -1 when it ends."""
+
+
 @contextmanager
 def tracing(trace: Trace) -> Iterator[Trace]:
     """Make `trace` the current one."""
     _stack.traces.append(trace)
+    for listener in LISTENERS:
+        listener(1)
     try:
         yield trace
     finally:
+        for listener in LISTENERS:
+            listener(-1)
         _stack.traces.pop()
         trace.root.closed = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 from dsl.errors import StaticArgumentError, UnsupportedError
 from dsl.frontend.traced import supported_dtype
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths
-from dsl.ir.types import dtype_name
+from dsl.ir.types import Shape, dtype_name
 
 __all__ = ["Arguments", "Leaf", "Same", "Signature"]
 
@@ -32,13 +33,28 @@ class Leaf:
             return f"the value {self.value!r}"
         if self.kind == "python":
             return f"a Python {np.dtype(self.dtype).type(0).item().__class__.__name__}"
-        text = f"{dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"
-        return text if self.strides is None else f"{text} with strides {self.strides}"
+        return self.text(
+            self.shape, "" if self.strides is None else f" with strides {self.strides}"
+        )
+
+    def text(self, shape: Shape, more: str = "") -> str:
+        """Describe an array of this dtype."""
+        return f"{dtype_name(self.dtype)}[{', '.join(map(str, shape))}]{more}"
+
+    @property
+    def family(self) -> Any:
+        """What sizes of at least 2 and strides do not change: the kind, the dtype, the rank, whether it is contiguous."""
+        small = tuple(size if size < 2 else None for size in self.shape)
+        return (self.kind, self.dtype, small, self.strides is None, self.value)
 
 
 @dataclass
 class Arguments:
-    """One call's arguments, taken apart."""
+    """One call's arguments, taken apart.
+
+    Calls with equal keys have arguments of the same types, sizes, strides and static values. Calls with equal families
+    have arguments that differ in sizes of at least 2 and in strides alone.
+    """
 
     bound: dict[str, Any]
     structure: Structure
@@ -50,6 +66,21 @@ class Arguments:
     def described(self) -> tuple[Leaf, ...]:
         found: tuple[Leaf, ...] = self.key[1]
         return found
+
+    @functools.cached_property
+    def family(self) -> tuple[Any, ...]:
+        structure, described, fixed, aliases = self.key
+        return (structure, tuple(leaf.family for leaf in described), fixed, aliases)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of all array arguments in a row."""
+        return tuple(size for leaf in self.described for size in leaf.shape)
+
+    def shapes(self, dims: Shape) -> list[Shape]:
+        """Return the dims of all array arguments in a row as a shape for each leaf."""
+        left = iter(dims)
+        return [tuple(next(left) for _ in leaf.shape) for leaf in self.described]
 
 
 class Signature:

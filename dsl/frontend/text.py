@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from dsl.frontend.library import has_traced
 from dsl.frontend.scopes import current_scope, current_trace
 from dsl.frontend.traced import Kind, Traced, read
 
-__all__ = ["TracedText", "print_", "to_text"]
+__all__ = ["TracedText", "print_", "text_of", "to_text"]
 
 
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {114: repr, 115: str, 97: ascii}
@@ -28,6 +29,8 @@ class TracedText:
         values: list[Traced] = []
         for part in parts:
             value, spec, conversion = part if isinstance(part, tuple) else (part, "", -1)
+            if isinstance(value, (tuple, list, dict)) and has_traced(value) and not spec:
+                value, conversion = text_of(value), -1
             if isinstance(value, Traced):
                 shown_by = (
                     f"!{chr(conversion)}"
@@ -46,6 +49,33 @@ class TracedText:
 
     def __str__(self) -> str:
         return self.template
+
+    def __add__(self, other: Any) -> Any:
+        return (
+            TracedText.join((self, other))
+            if isinstance(other, (str, TracedText))
+            else NotImplemented
+        )
+
+    def __radd__(self, other: Any) -> Any:
+        return TracedText.join((other, self)) if isinstance(other, str) else NotImplemented
+
+
+def text_of(value: Any, by_repr: bool = False) -> Any:
+    """`str(value)`, or `repr(value)`: a `TracedText` where traced values are in it."""
+    if isinstance(value, Traced):
+        return TracedText("{0!r}" if by_repr and value.kind is not Kind.PYTHON else "{0}", [value])
+    if isinstance(value, TracedText):
+        return value
+    if not has_traced(value):
+        return repr(value) if by_repr else str(value)
+    if isinstance(value, dict):
+        pairs = [p for k, v in value.items() for p in (", ", f"{k!r}: ", text_of(v, True))]
+        return TracedText.join(("{", *pairs[1:], "}"))
+    left, right = "[]" if isinstance(value, list) else "()"
+    comma = "," if isinstance(value, tuple) and len(value) == 1 else ""
+    items = [part for item in value for part in (", ", text_of(item, True))]
+    return TracedText.join((left, *items[1:], comma, right))
 
 
 def _escape(text: str) -> str:
@@ -71,7 +101,8 @@ def to_text(message: Any) -> tuple[str, list[Traced]]:
         return message.template, message.values
     if isinstance(message, Traced):
         return "{}", [message]
-    return _escape(str(message)), []
+    text = text_of(message)
+    return (text.template, text.values) if isinstance(text, TracedText) else (_escape(text), [])
 
 
 def print_(
@@ -95,4 +126,4 @@ def _joined(items: tuple[Any, ...], sep: str) -> Any:
     for k, item in enumerate(items):
         if k:
             yield sep
-        yield (item, "", -1) if isinstance(item, (Traced, TracedText)) else str(item)
+        yield (item, "", -1) if isinstance(item, (Traced, TracedText)) else text_of(item)

@@ -8,6 +8,7 @@ stands for: an array, a NumPy scalar (immutable), or a Python number (immutable,
 from __future__ import annotations
 
 import enum
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,9 @@ from dsl.errors import (
     TypeRuleError,
     UnsupportedError,
 )
-from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here
-from dsl.frontend.views import Bitcast, Part, Picked, Reshaped, Sliced, Transposed, View
+from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here, may_alias
+from dsl.frontend.strides import contiguous, is_contiguous, is_copied, reshaped, viewed
+from dsl.frontend.views import Bitcast, Part, Raveled, Reshaped, Transposed, View
 from dsl.ir.dims import Dim, DimLike
 from dsl.ir.graph import Value
 from dsl.ir.interpret import apply_node
@@ -169,7 +171,16 @@ class Traced:
     @property
     def flags(self) -> Any:
         layout = layout_of(self)
-        return (np.empty(0) if layout is None else layout).flags
+        if layout is None and strides_of(self) == (
+            shape := self.type.shape,
+            contiguous(shape, self.itemsize),
+        ):
+            layout = np.empty((2,) * self.ndim)
+        if layout is None:
+            raise UnsupportedError(
+                "the flags of an array whose layout is known only at run time", location=here()
+            )
+        return layout.flags
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -231,6 +242,10 @@ class Traced:
                 "(`static_argnames`), or loop with `dsl.unroll(range(n))`",
             )
         )
+
+    def _is_count(self) -> bool:
+        """Whether Python takes it for how often a list or tuple is repeated."""
+        return self.kind is not Kind.ARRAY and self.dtype.kind in "iu"
 
     def __int__(self) -> int:
         known = concrete(self)
@@ -372,7 +387,7 @@ class Traced:
         return reshape(self, shape[0] if len(shape) == 1 else shape, order)
 
     def ravel(self, order: str = "C") -> Traced:
-        return reshape(self, -1, order)
+        return ravel(self, order)
 
     def flatten(self, order: str = "C") -> Traced:
         return reshape(self, -1, order).copy()
@@ -457,6 +472,8 @@ def _operator(ufunc: np.ufunc, reflected: bool) -> Callable[[Traced, Any], Any]:
     def apply(self: Traced, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
+        if ufunc is np.multiply and isinstance(other, (list, tuple)) and self._is_count():
+            return other * self.__index__()
         return _UFUNCS["operator"](ufunc, (other, self) if reflected else (self, other))
 
     return apply
@@ -733,16 +750,10 @@ def _evaluate(value: Value, known: dict[Value, Any], budget: list[int]) -> Any:
 def layout_of(traced: Traced) -> np.ndarray | None:
     """Return a NumPy array of the handle's shape and strides whose elements must not be touched, or None if unknown."""
     type = traced.storage.value.tensor
-    if not type.is_static():
+    strides = traced.storage.strides or contiguous(type.shape, type.dtype.itemsize)
+    if not type.is_static() or not all(isinstance(stride, int) for stride in strides):
         return None
     blank: Any = np.empty(1, type.dtype)
-    strides = traced.storage.strides
-    if strides is None:
-        sizes = [int(d) for d in type.shape]  # type: ignore[arg-type]
-        strides = tuple(
-            int(np.prod(sizes[k + 1 :], dtype=np.int64)) * type.dtype.itemsize
-            for k in range(len(sizes))
-        )
     layout: Any = np.lib.stride_tricks.as_strided(blank, type.shape, strides)  # type: ignore[arg-type]
     for view in traced.views:
         layout = view.of(layout)
@@ -751,8 +762,22 @@ def layout_of(traced: Traced) -> np.ndarray | None:
     return layout  # type: ignore[no-any-return]
 
 
+def strides_of(traced: Traced) -> tuple[Shape, Shape] | None:
+    """Return the shape and strides of a handle, written with the sizes that are known only at run time, or None."""
+    type = traced.storage.value.tensor
+    found: tuple[Shape, Shape] | None
+    found = (type.shape, traced.storage.strides or contiguous(type.shape, type.dtype.itemsize))
+    for view in traced.views:
+        found = viewed(*found, view) if found is not None else None
+    return found
+
+
 def reshape(traced: Traced, shape: Any, order: str = "C") -> Traced:
-    """NumPy's reshape: a view where NumPy makes one, else a copy."""
+    """NumPy's reshape: a view where NumPy makes one, else a copy.
+
+    Where that depends on sizes that are not known here, it is a copy, and writes that would show the difference are
+    refused.
+    """
     if order == "F":
         reverse = transpose_view(traced, tuple(reversed(range(traced.ndim))))
         dims = complete_shape(traced.type.shape, shape)
@@ -762,36 +787,46 @@ def reshape(traced: Traced, shape: Any, order: str = "C") -> Traced:
     if dims == traced.type.shape:
         return Traced(traced.storage, traced.views, traced.kind)
     view = Reshaped(dims)
-    if traced.kind is Kind.ARRAY and _reshapes_in_place(traced, view):
+    in_place = _reshapes_in_place(traced, view) if traced.kind is Kind.ARRAY else False
+    return _shown(traced, view, in_place)
+
+
+def ravel(traced: Traced, order: str = "C") -> Traced:
+    """NumPy's ravel: a view of an array that is one run of memory, else a copy."""
+    if order == "F":
+        return ravel(transpose_view(traced, tuple(reversed(range(traced.ndim)))))
+    if traced.kind is not Kind.ARRAY:
+        return reshape(traced, -1)
+    layout, found = layout_of(traced), strides_of(traced)
+    if layout is not None:
+        in_place: bool | None = bool(layout.flags.c_contiguous)
+    else:
+        in_place = None if found is None else is_contiguous(*found, traced.itemsize)
+    return _shown(traced, Raveled((size_of(traced.type.shape),)), in_place)
+
+
+def _shown(traced: Traced, view: View, in_place: bool | None) -> Traced:
+    """Return a view of an array or a copy; None, where NumPy makes one or the other, gives a copy that is not written."""
+    if in_place:
         return Traced(traced.storage, (*traced.views, view))
-    return fresh(view.get(current_scope(), read(traced)))
+    copied = fresh(view.get(current_scope(), read(traced)))
+    if in_place is None:
+        may_alias(traced.storage, copied.storage)
+        copied.storage.shown = (weakref.ref(traced.storage), (*traced.views, view))
+    return copied
 
 
-def _reshapes_in_place(traced: Traced, view: Reshaped) -> bool:
+def _reshapes_in_place(traced: Traced, view: Reshaped) -> bool | None:
+    """Tell whether NumPy's reshape is a view, or None where that depends on what is known only at run time."""
     layout = layout_of(traced)
-    if layout is None:
-        return _is_contiguous(traced)
-    if layout.size == 0 or not all(isinstance(d, int) for d in view.shape):
-        return bool(layout.flags.c_contiguous)
-    return view.of(layout) is not None
-
-
-def _is_contiguous(traced: Traced) -> bool:
-    """Tell whether a view of an array of sizes known only at run time surely shows one run of its memory."""
-    shape = traced.storage.value.shape
-    for view in traced.views:
-        if isinstance(view, Sliced):
-            rest = zip(view.start[1:], view.size[1:], view.step[1:], shape[1:], strict=True)
-            if view.step[0] != 1 or any(s != 0 or n != d or t != 1 for s, n, t, d in rest):
-                return False
-            shape = view.size
-        elif isinstance(view, Picked) and view.axes == tuple(range(len(view.axes))):
-            shape = shape[len(view.axes) :]
-        elif isinstance(view, Reshaped):
-            shape = view.shape
-        else:
-            return False
-    return True
+    if layout is not None and all(isinstance(d, int) for d in view.shape):
+        return bool(layout.flags.c_contiguous) if layout.size == 0 else view.of(layout) is not None
+    found = strides_of(traced)
+    if found is None:
+        return None
+    if reshaped(*found, view.shape) is not None:
+        return True
+    return False if is_copied(*found, view.shape) else None
 
 
 def complete_shape(old: Shape, shape: Any) -> Shape:
@@ -847,6 +882,7 @@ __all__ += [
     "emit_many",
     "layout_of",
     "normalise_axis",
+    "ravel",
     "reshape",
     "size_number",
     "transpose_view",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,16 +14,28 @@ from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, Un
 from dsl.frontend.branches import Either
 from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.runtime import call
-from dsl.frontend.scopes import Capture, Storage, Trace, current_scope, tracing, undone_on_error
+from dsl.frontend.scopes import (
+    Capture,
+    Scope,
+    Storage,
+    Trace,
+    current_scope,
+    here,
+    tracing,
+    undone_on_error,
+)
 from dsl.frontend.signature import Arguments, Leaf, Same
+from dsl.frontend.sizes import Pattern
 from dsl.frontend.state import Undefined, is_numeric, refill, set_attribute
+from dsl.frontend.strides import unknown
 from dsl.frontend.text import TracedText
 from dsl.frontend.traced import Kind, Traced, lift, read
 from dsl.frontend.trees import Structure, flatten, unflatten
-from dsl.frontend.views import View
+from dsl.frontend.views import DynamicSliced, Picked, Reshaped, Stepped, View, resolve, symbols_in
+from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Graph, Value
 from dsl.ir.location import Location
-from dsl.ir.types import TensorType
+from dsl.ir.types import Shape, TensorType, bind_shape
 
 __all__ = ["Traced", "TracedFunction", "trace_call"]
 
@@ -90,10 +103,12 @@ class TracedFunction:
             look_up(c.holder, c.key) for c in self.captures
         ]
         self._check_written(arrays)
-        outputs = _apart(execute(arrays), arrays)
-        for source, target, _ in self.written:
-            arrays[source][...] = outputs[target]
-        deliver = _Delivery(arrays, outputs)
+        outputs = execute(arrays)
+        if not getattr(execute, "in_place", False):
+            outputs = _apart(outputs, arrays)
+            for source, target, _ in self.written:
+                arrays[source][...] = outputs[target]
+        deliver = _Delivery(arrays, outputs, self.graph)
         for k, structure, sources in self.containers:
             refill(
                 arguments.bound[list(arguments.bound)[k]], structure, [deliver(s) for s in sources]
@@ -145,8 +160,16 @@ def _owner(array: Any) -> Any:
 class _Delivery:
     """Turns sources into the objects that the caller gets; one output gives one array, however often it is asked for."""
 
-    def __init__(self, inputs: list[Any], outputs: list[Any]) -> None:
-        self.inputs, self.outputs = inputs, outputs
+    def __init__(self, inputs: list[Any], outputs: list[Any], graph: Graph) -> None:
+        self.inputs, self.outputs, self.graph = inputs, outputs, graph
+
+    @functools.cached_property
+    def sizes(self) -> dict[Dim, int]:
+        """The sizes of the symbols in the shapes of the inputs."""
+        found: dict[Dim, int] = {}
+        for param, array in zip(self.graph.params, self.inputs, strict=True):
+            bind_shape(param.tensor.shape, np.shape(array), found)
+        return found
 
     def __call__(self, source: Source) -> Any:
         if source.kind == "static":
@@ -157,10 +180,19 @@ class _Delivery:
             return unflatten(structure, [self(s) for s in sources])
         array = (self.inputs if source.kind == "input" else self.outputs)[source.index]
         for view in source.views:
-            array = view.of(array)
+            array = self.seen(array, view)
         if source.as_kind is Kind.PYTHON:
             return array.item()
         return array[()] if source.as_kind is Kind.SCALAR else array
+
+    def seen(self, array: Any, view: View) -> Any:
+        """Return the view of an array; a reshape that NumPy makes a copy of is one."""
+        if symbols_in(view):
+            view = resolve(view, self.sizes)
+        found = view.of(array)
+        if found is None and isinstance(view, Reshaped):
+            return array.flatten().reshape(view.shape)
+        return found
 
 
 def look_up(holder: Any, key: Any) -> Any:
@@ -212,12 +244,12 @@ def _kind_of(found: Any) -> str:
 
 
 def trace_call(
-    fn: Callable[..., Any], arguments: Arguments, name: str, symbolic: Any = None
+    fn: Callable[..., Any], arguments: Arguments, name: str, pattern: Pattern | None = None
 ) -> TracedFunction:
-    """Trace `fn` on arguments of the described kinds."""
+    """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes."""
     trace = Trace(name)
     with tracing(trace):
-        handles, inputs = _make_inputs(trace, arguments, symbolic)
+        handles, inputs = _make_inputs(trace, arguments, pattern)
         tree = unflatten(arguments.structure, handles)
         bound = {**arguments.bound, **tree}
         before = {key: flatten(value) for key, value in tree.items()}
@@ -235,10 +267,14 @@ def trace_call(
         return _finish(trace, arguments, inputs, result, tree, before)
 
 
-def _make_inputs(trace: Trace, arguments: Arguments, symbolic: Any) -> tuple[list[Any], list[int]]:
+def _make_inputs(
+    trace: Trace, arguments: Arguments, pattern: Pattern | None
+) -> tuple[list[Any], list[int]]:
     handles: list[Any] = []
     inputs: list[int] = []
     aliases = arguments.key[3]
+    pattern = pattern or Pattern.fixed(arguments.sizes)
+    shapes = arguments.shapes(pattern.dims)
     for k, (leaf, described, path) in enumerate(
         zip(arguments.leaves, arguments.described, arguments.paths, strict=True)
     ):
@@ -249,7 +285,7 @@ def _make_inputs(trace: Trace, arguments: Arguments, symbolic: Any) -> tuple[lis
             handles.append(handles[aliases[k]])
         else:
             handles.append(
-                _make_input(trace, leaf, described, path, symbolic(k) if symbolic else None)
+                _make_input(trace, leaf, described, path, shapes[k], known=pattern.strides)
             )
             inputs.append(k)
     for name, value in arguments.bound.items():
@@ -259,11 +295,12 @@ def _make_inputs(trace: Trace, arguments: Arguments, symbolic: Any) -> tuple[lis
     return handles, inputs
 
 
-def _make_input(trace: Trace, leaf: Any, described: Leaf, path: str, shape: Any) -> Traced:
-    type = TensorType(described.dtype, described.shape if shape is None else shape)
-    value = trace.root.param(type, path)
+def _make_input(
+    trace: Trace, leaf: Any, described: Leaf, path: str, shape: Shape, *, known: bool
+) -> Traced:
+    value = trace.root.param(TensorType(described.dtype, shape), path)
     storage = Storage(value, trace.root, origin=len(trace.root.params) - 1)
-    storage.strides = described.strides
+    storage.strides = described.strides if known or described.strides is None else unknown(shape)
     kind = {"array": Kind.ARRAY, "scalar": Kind.SCALAR, "python": Kind.PYTHON}[described.kind]
     traced = Traced(storage, (), kind)
     if isinstance(leaf, np.ndarray):
@@ -326,11 +363,53 @@ class _Outputs:
         current_scope().local(leaf.storage.value, leaf.storage.scope, leaf.storage.loc)
         if leaf.kind is not Kind.ARRAY:
             return Source("output", self.add(read(leaf)), as_kind=leaf.kind)
-        if not _static_views(leaf):
+        storage, views = _memory(leaf)
+        if not all(map(self.is_seen, views)):
+            if storage.origin is not None and all(map(self.is_sized, views)):
+                raise UnsupportedError(
+                    "the result is a view of an argument, and where it lies depends on sizes in a way that is not supported",
+                    location=here(),
+                    remedy="return a copy of it",
+                )
             return Source("output", self.add(read(leaf), object()))
-        if leaf.storage.origin is not None:
-            return Source("input", leaf.storage.origin, leaf.views)
-        return Source("output", self.add(leaf.storage.get(), id(leaf.storage)), leaf.views)
+        if storage.origin is not None:
+            return Source("input", storage.origin, views)
+        return Source("output", self.add(storage.get(), id(storage)), views)
+
+    def is_seen(self, view: View) -> bool:
+        """Tell whether the view of an array can be made when the results are delivered."""
+        if isinstance(view, Picked):
+            return all(value.node.op.name == "const" for value, _ in view.indices)
+        if isinstance(view, (DynamicSliced, Stepped)):
+            return False
+        return self.symbols >= set(symbols_in(view))
+
+    def is_sized(self, view: View) -> bool:
+        """Tell whether a view is one in NumPy too, since only the sizes of the arguments decide where it lies."""
+        if isinstance(view, Picked):
+            return all(self.is_size(*index) for index in view.indices)
+        if isinstance(view, (DynamicSliced, Stepped)):
+            scope = view.start[1]
+            step = () if isinstance(view, DynamicSliced) else (view.step,)
+            parts = (view.start, (scope.size(view.size), scope), *step)
+            return all(self.is_size(*part) for part in parts)
+        return self.is_seen(view)
+
+    def is_size(self, value: Value, scope: Scope) -> bool:
+        """Tell whether a value is computed from the sizes of the arguments alone."""
+        node, outer = value.node, scope.captured_from(value)
+        if outer is not None and scope.parent is not None:
+            return self.is_size(outer, scope.parent)
+        if node.op.name == "dim_size":
+            return self.symbols >= set(symbols_of(node.inputs[0].shape[node.attrs["axis"]]))
+        if node.op.name == "param" or node.regions:
+            return False
+        return all(self.is_size(part, scope) for part in node.inputs)
+
+    @functools.cached_property
+    def symbols(self) -> set[Dim]:
+        """The symbols in the shapes of the arguments."""
+        return {s for p in self.trace.root.params for s in p.tensor.shape if isinstance(s, Dim)}
 
     def either(self, leaf: Either) -> Source:
         """Describe a result of which the run decides the structure."""
@@ -341,10 +420,12 @@ class _Outputs:
         return Source("either", value=(self.source(leaf.chosen), sides))
 
 
-def _static_views(traced: Traced) -> bool:
-    from dsl.frontend.traced import layout_of
-
-    return not traced.views or layout_of(traced) is not None
+def _memory(traced: Traced) -> tuple[Storage, tuple[View, ...]]:
+    """Return the storage that a result shows, and through which views; a copy that may be a view shows the original."""
+    storage, views = traced.storage, traced.views
+    while (shown := storage.shown) is not None and (base := shown[0]()) is not None:
+        storage, views = base, (*shown[1], *views)
+    return storage, views
 
 
 def _finish(

@@ -322,10 +322,18 @@ def _python_operator(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
         ]
     if ufunc in (np.divide, np.floor_divide, np.remainder, np.divmod):
         _check_divisor(numbers[1], ufunc)
+    if ufunc is np.power and _is_negative(numbers[1]):
+        numbers = [fresh(cast(read(numbers[0]), np.dtype(float)), Kind.PYTHON), numbers[1]]
     result = apply(ufunc, *numbers)
     results = result if isinstance(result, tuple) else (result,)
     made = tuple(fresh(read(r), Kind.PYTHON) for r in results)
     return made if isinstance(result, tuple) else made[0]
+
+
+def _is_negative(exponent: Traced) -> bool:
+    """Tell whether a Python int is negative for certain: then Python's power of ints is a float."""
+    dim = current_scope().known_dim(read(exponent)) if exponent.dtype == I64 else None
+    return dim is not None and (lower_bound(-dim) or 0) > 0
 
 
 def _check_divisor(divisor: Traced, ufunc: np.ufunc) -> None:

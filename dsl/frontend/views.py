@@ -6,13 +6,15 @@ the same view of a NumPy array is (`of`), by which results that are views of arg
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from dsl.frontend.scopes import Scope
-from dsl.ir.dims import DimLike
+from dsl.ir.dims import Dim, DimLike, substitute, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.types import I64, Shape
 
@@ -21,14 +23,42 @@ __all__ = [
     "DynamicSliced",
     "Part",
     "Picked",
+    "Raveled",
     "Reshaped",
     "Sliced",
     "Stepped",
     "Transposed",
     "View",
+    "resolve",
+    "symbols_in",
 ]
 
 Owned = tuple[Value, Scope]
+
+
+def symbols_in(view: View) -> list[Dim]:
+    """Return the symbols in the sizes that a view mentions."""
+    return symbols_of(*(dim for _, dims in _sizes(view) for dim in dims))
+
+
+def resolve(view: View, sizes: Mapping[Dim, int]) -> View:
+    """Return a view with its sizes known."""
+    found = {
+        name: tuple(substitute(dim, sizes) for dim in dims)
+        for name, dims in _sizes(view)
+        if symbols_of(*dims)
+    }
+    return dataclasses.replace(view, **found) if found else view  # type: ignore[type-var]
+
+
+def _sizes(view: View) -> list[tuple[str, Shape]]:
+    """Return the fields of a view that are shapes."""
+    fields = ((f.name, getattr(view, f.name)) for f in dataclasses.fields(view))  # type: ignore[arg-type]
+    return [
+        (name, item)
+        for name, item in fields
+        if isinstance(item, tuple) and all(isinstance(dim, (int, Dim)) for dim in item)
+    ]
 
 
 class View(Protocol):
@@ -85,6 +115,14 @@ class Reshaped:
         except (AttributeError, ValueError):
             return None
         return view
+
+
+@dataclass(frozen=True)
+class Raveled(Reshaped):
+    """The same elements in one axis, of an array that is one run of memory."""
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return super().of(array) if array.flags.c_contiguous else None
 
 
 @dataclass(frozen=True)
@@ -175,7 +213,13 @@ class Picked:
         return b.emit("scatter", base, value, *indices, axes=self.axes, mode="update")
 
     def of(self, array: np.ndarray) -> np.ndarray | None:
-        return None
+        if any(value.node.op.name != "const" for value, _ in self.indices):
+            return None
+        places = [int(value.node.attrs["value"].array) for value, _ in self.indices]
+        key: list[Any] = [slice(None)] * array.ndim
+        for axis, place in zip(self.axes, places, strict=True):
+            key[axis] = place
+        return array[(*key, ...)]
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,33 @@ edges in program order, one chain per resource.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsl.errors import DslError, InternalError
-from dsl.ir.dims import Dim, DimLike, Symbol, symbols_of
+from dsl.ir.dims import Dim, DimLike, Symbol, dim_max, dim_min, symbols_of
 from dsl.ir.graph import Attrs, Graph, Literal, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait, get_op
 from dsl.ir.types import I64, TensorType, ValueType, scalar
 
 __all__ = ["Builder", "attr_symbols"]
+
+
+_COMBINED: dict[str, Callable[..., DimLike]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "floor_divide": operator.floordiv,
+    "remainder": operator.mod, "maximum": dim_max, "minimum": dim_min,
+}  # fmt: skip
+_DIVIDED = ("floor_divide", "remainder")
+# Characters; sizes that a recursion makes from sizes grow without end.
+_LONGEST_DIM = 80
+
+
+def _is_positive(dim: DimLike | None) -> bool:
+    return isinstance(dim, int) and dim > 0
 
 
 class Builder:
@@ -33,6 +47,7 @@ class Builder:
         self._last_effect: dict[str, Node] = {}
         self._sizes: dict[Dim, Value] = {}
         self._dims: dict[Value, DimLike] = {}
+        self._known: dict[Value, DimLike | None] = {}
         self._shaped: dict[Dim, tuple[Value, int]] = {}
 
     # -- nodes -------------------------------------------------------------------------------------------------
@@ -186,11 +201,33 @@ class Builder:
         if name == "dim_size":
             return inputs[0].shape[value.node.attrs["axis"]]
         if name in ("add", "subtract", "multiply") and value.dtype == I64:
-            lhs, rhs = map(self.as_dim, inputs)
-            return lhs + rhs if name == "add" else lhs - rhs if name == "subtract" else lhs * rhs
+            return _COMBINED[name](*map(self.as_dim, inputs))
+        known = self.known_dim(value)
+        if known is not None:
+            return known
         symbol = Symbol("d")
         self._sizes.setdefault(symbol, value)
         return symbol
+
+    def known_dim(self, value: Value, depth: int = 16) -> DimLike | None:
+        """Return a rank-0 int64 value that is computed from sizes and constants alone as a dim, else None."""
+        if value not in self._known and depth:
+            self._known[value] = self._known_dim(value, depth - 1)
+        return self._known.get(value)
+
+    def _known_dim(self, value: Value, depth: int) -> DimLike | None:
+        name, inputs = value.node.op.name, value.node.inputs
+        if name == "const":
+            return int(value.node.attrs["value"].array)
+        if name == "dim_size":
+            return inputs[0].shape[value.node.attrs["axis"]]
+        if name not in _COMBINED or value.dtype != I64 or value.shape:
+            return None
+        dims = [self.known_dim(part, depth) for part in inputs]
+        if any(dim is None for dim in dims) or (name in _DIVIDED and not _is_positive(dims[1])):
+            return None
+        found = _COMBINED[name](*dims)
+        return found if isinstance(found, int) or len(str(found)) < _LONGEST_DIM else None
 
     def _missing_dims(self, inputs: tuple[Value, ...], attrs: Attrs) -> list[Dim]:
         wanted = attr_symbols(attrs)

@@ -7,6 +7,10 @@ A type rule is `rule(inputs: tuple[TensorType, ...], attrs) -> TensorType | tupl
 `TypeRuleError` with a message about the operands; who called it adds the source line. The NumPy meaning is
 `numpy(*arrays, **attrs)` with every symbolic dim in `attrs` already an int; it returns an array or, for several
 outputs, a tuple. It never writes into its inputs.
+
+Native code of the built-in ops is in tables of the back end. An op from outside brings its own: `emit` for one element
+of an ELEMENTWISE op, with its `cost` in nanoseconds, or `lower` for the whole of another; and `raised` for the exception
+that a number from that code means.
 """
 
 from __future__ import annotations
@@ -62,6 +66,10 @@ class Op:
     traits: frozenset[Trait]
     samples: Callable[[np.random.Generator], Iterable[Sample]]
     resource: str = ""
+    emit: Callable[..., Any] | None = None
+    cost: Callable[[Sequence[np.dtype]], float] | None = None
+    lower: Callable[[Any], None] | None = None
+    raised: Callable[[Any, int], Exception] | None = None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -88,11 +96,13 @@ def op(
     traits: Iterable[Trait] = (Trait.PURE,),
     samples: Callable[[np.random.Generator], Iterable[Sample]] = no_samples,
     resource: str = "",
+    **native: Callable[..., Any],
 ) -> Op:
-    """Register an op and return its record; a name is registered once."""
+    """Register an op and return its record; a name is registered once. `native` are facets of its native code."""
     if name in OPS:
         raise InternalError(f"op {name} is registered twice")
-    OPS[name] = Op(name, signature, doc, type, numpy, frozenset(traits), samples, resource)
+    traits = frozenset(traits)
+    OPS[name] = Op(name, signature, doc, type, numpy, traits, samples, resource, **native)
     return OPS[name]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import ShapeError
+from dsl.errors import IndexTypeError, ShapeError
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     Kind,
@@ -33,7 +33,7 @@ from dsl.ir.graph import Value
 from dsl.ir.types import BFLOAT16, BOOL, I64, Shape, size_of
 
 __all__ = [
-    "NoValue", "along", "array_of", "ask", "box", "broadcast", "common", "convert", "counter", "dims_of", "drop_view",
+    "NoValue", "agree", "along", "array_of", "ask", "box", "broadcast", "common", "convert", "counter", "dims_of", "drop_view",
     "flat_view", "gather_axis", "into", "is_half", "is_inexact", "is_symbolic", "keep_dims", "merge_axes",
     "normal_axes", "normal_axis", "number", "plain", "reduced_axes", "result_dtype", "splat", "vector_of", "weak",
     "with_dims",
@@ -240,6 +240,16 @@ def ask(
     """Make the program raise a built-in error, its message formatted with values, when a condition is false."""
     operands = [cast(read(condition), BOOL), *map(read, values)]
     current_scope().node("assert", operands, {"message": message, "error": error})
+
+
+def agree(one: DimLike, other: DimLike, message: str, error: str = "ValueError") -> None:
+    """Make the program raise unless two sizes are equal; two that are known to differ raise at once."""
+    if one == other:
+        return
+    if isinstance(one, int) and isinstance(other, int):
+        raise (IndexTypeError if error == "IndexError" else ShapeError)(message, location=here())
+    template = message.replace("{", "{{").replace("}", "}}")
+    ask(np.equal(lift(number(one)), number(other)), template, error)
 
 
 def is_symbolic(*dims: DimLike) -> bool:

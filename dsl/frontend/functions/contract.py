@@ -14,6 +14,7 @@ import numpy as np
 
 import dsl.frontend.functions.einsum  # noqa: F401 - registers einsum
 from dsl.errors import IndexTypeError, ShapeError
+from dsl.frontend.functions.arguments import agree
 from dsl.frontend.functions.values import (
     Array,
     common_dtype,
@@ -274,8 +275,8 @@ def _tensordot_axes(x: Value, y: Value, axes: Any) -> tuple[list[int], list[int]
     if len(first) != len(second):
         raise ShapeError("shape-mismatch for sum", location=here())
     try:
-        if any(differ(x.shape[i], y.shape[j]) for i, j in zip(first, second)):
-            raise ShapeError("shape-mismatch for sum", location=here())
+        for i, j in zip(first, second):
+            agree(x.shape[i], y.shape[j], "shape-mismatch for sum")
     except IndexError:
         raise IndexTypeError("tuple index out of range", location=here()) from None
     return [i % ranks[0] for i in first], [j % ranks[1] for j in second]

@@ -9,12 +9,15 @@ import numpy as np
 from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
     NoValue,
+    agree,
     along,
     array_of,
+    ask,
     convert,
     dims_of,
     normal_axes,
     normal_axis,
+    number,
     splat,
 )
 from dsl.frontend.functions.reduce import sum_
@@ -136,22 +139,21 @@ def _spacing(distance: Any, size: Any) -> Any:
         return distance
     if points.ndim != 1:
         raise ShapeError("distances must be either scalars or 1d", location=here())
-    if isinstance(size, int) and isinstance(dims_of(points)[0], int) and dims_of(points)[0] != size:
-        raise ShapeError(
-            "when 1d, distances must match the length of the corresponding dimension",
-            location=here(),
-        )
+    text = "when 1d, distances must match the length of the corresponding dimension"
+    agree(dims_of(points)[0], size, text)
     return diff(points.astype(F64) if points.dtype.kind in "iu" else points)
 
 
 def _slope(x: Array, axis: int, spacing: Any, edge_order: int) -> Array:
     size = dims_of(x)[axis]
+    text = (
+        "Shape of array too small to calculate a numerical gradient, at least (edge_order + 1) elements are "
+        "required."
+    )
     if isinstance(size, int) and size < edge_order + 1:
-        text = (
-            "Shape of array too small to calculate a numerical gradient, at least (edge_order + 1) elements are "
-            "required."
-        )
         raise ShapeError(text, location=here())
+    if not isinstance(size, int):
+        ask(np.greater(lift(number(size)), edge_order), text)
     uniform = lift(spacing).ndim == 0
     inner = _central(x, axis, spacing, uniform)
     first, last = (_one_sided if edge_order == 1 else _parabolic)(x, axis, spacing, uniform)

@@ -8,6 +8,7 @@ import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
+    agree,
     array_of,
     ask,
     convert,
@@ -76,6 +77,10 @@ def delete(arr: Any, obj: Any, axis: Any = None) -> Any:
     if plain(place) and not isinstance(place, slice) and np.ndim(place) == 0:
         place = lift(int(place))
     if isinstance(place, Traced) and place.dtype == BOOL:
+        text = (
+            "boolean array argument obj to delete must be one dimensional and match the axis length"
+        )
+        agree(dims_of(place)[0] if place.ndim == 1 else -1, length, text)
         return gather_axis(x, np.flatnonzero(np.logical_not(place)), axis)
     if isinstance(place, Traced) and place.ndim == 0:
         return _delete_one(x, place, axis)

@@ -8,15 +8,16 @@ that is known only at run time is taken for 32 when paths are compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
+from dsl.frontend.functions.arguments import agree
 from dsl.frontend.functions.values import (
     common_dtype,
     insert_axis,
-    iota,
     multiply_matrices,
     of_dtype,
     reshape_value,
@@ -24,14 +25,14 @@ from dsl.frontend.functions.values import (
     transpose_value,
 )
 from dsl.frontend.library import implements
-from dsl.frontend.scopes import current_scope, here
-from dsl.frontend.traced import Traced, fresh, lift, read, supported_dtype, transpose_view, wrap
+from dsl.frontend.scopes import Scope, current_scope, here
+from dsl.frontend.traced import Traced, lift, read, supported_dtype, transpose_view, wrap
 from dsl.frontend.ufuncs import _store
 from dsl.frontend.views import Reshaped, Sliced
-from dsl.ir.dims import DimLike
+from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.graph import Value
 from dsl.ir.ops.rules import differ, shape_text
-from dsl.ir.types import size_of
+from dsl.ir.types import I64, size_of
 
 __all__ = ["diagonal_view"]
 
@@ -203,22 +204,38 @@ def _collapse(x: Traced, first: int, second: int, label: str) -> Traced:
         raise _fail(
             f"dimensions in single operand for collapsing index '{label}' don't match ({m} != {n})"
         )
+    agree(m, n, f"dimensions in single operand for collapsing index '{label}' don't match")
     diagonal = diagonal_view(x, first, second)
     rank = diagonal.ndim
     return transpose_view(diagonal, (*range(first), rank - 1, *range(first, rank - 1)))
 
 
+@dataclass(frozen=True)
+class MainDiagonal:
+    """The main diagonal of the last two axes, of a size that is known only at run time."""
+
+    def get(self, b: Scope, base: Value) -> Value:
+        rank, places = len(base.shape), b.emit("iota", size=base.shape[-2], dtype=I64)
+        value = b.emit("gather", base, places, places, axes=(rank - 2, rank - 1))
+        return b.emit("transpose", value, axes=(*range(1, rank - 1), 0))
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        rank, places = len(base.shape), b.emit("iota", size=base.shape[-2], dtype=I64)
+        rows = b.emit("transpose", value, axes=(rank - 2, *range(rank - 2)))
+        axes = (rank - 2, rank - 1)
+        return b.emit("scatter", base, rows, places, places, axes=axes, mode="update")
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return np.einsum("...ii->...i", array)  # type: ignore[no-any-return]
+
+
 def diagonal_view(x: Traced, axis1: int, axis2: int) -> Traced:
-    """Return the main diagonal of two axes of one size, as the last axis; a view where that size is an int."""
+    """Return a view of the main diagonal of two axes of one size, as the last axis."""
     rest = [k for k in range(x.ndim) if k not in (axis1, axis2)]
     last = transpose_view(x, (*rest, axis1, axis2))
     *batch, n, m = last.type.shape
     if not isinstance(m, int):
-        places = read(iota(n))
-        value = current_scope().emit(
-            "gather", read(last), places, places, axes=(x.ndim - 2, x.ndim - 1)
-        )
-        return fresh(transpose_value(value, (*range(1, x.ndim - 1), 0)))
+        return last._view(MainDiagonal())
     size = (*batch, m)
     start, step = (0,) * len(size), (1,) * len(batch) + (m + 1,)
     views = (*last.views, Reshaped((*batch, n * m)), Sliced(start, size, step))
@@ -235,6 +252,8 @@ def _sizes(operands: Sequence[tuple[Traced, Labels]]) -> Sizes:
                 sizes[label] = dim
             if differ(known, dim) and 1 not in (known, dim):
                 raise _mismatch(operands)
+            if min(lower_bound(known) or 0, lower_bound(dim) or 0) > 1:
+                agree(known, dim, _mismatch(operands).message)
     return sizes
 
 

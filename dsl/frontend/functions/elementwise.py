@@ -10,6 +10,7 @@ import numpy as np
 from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
     NoValue,
+    agree,
     array_of,
     broadcast,
     convert,
@@ -471,8 +472,7 @@ def interp(
 
 def _check_points(points: Array, values: Array) -> None:
     vector_of(points), vector_of(values)
-    if _differ(dims_of(points)[0], dims_of(values)[0]):
-        raise ShapeError("fp and xp are not of the same length.", location=here())
+    agree(dims_of(points)[0], dims_of(values)[0], "fp and xp are not of the same length.")
     if dims_of(points)[0] == 0:
         raise ShapeError("array of sample points is empty", location=here())
 

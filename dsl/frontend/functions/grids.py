@@ -9,6 +9,7 @@ import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
+    agree,
     along,
     array_of,
     convert,
@@ -269,8 +270,8 @@ def diag_indices_from(arr: Any) -> Any:
     x = array_of(arr)
     if x.ndim < 2:
         raise ShapeError("input array must be at least 2-d", location=here())
-    if any(isinstance(d, int) and d != dims_of(x)[0] for d in dims_of(x)):
-        raise ShapeError("All dimensions of input must be of equal length", location=here())
+    for dim in dims_of(x):
+        agree(dim, dims_of(x)[0], "All dimensions of input must be of equal length")
     return diag_indices(x.shape[0], x.ndim)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
+    agree,
     along,
     array_of,
     ask,
@@ -133,8 +134,11 @@ def _samples(a: Any, weights: Any) -> tuple[Array, Any]:
     x = array_of(a)
     if weights is not None:
         weights = array_of(weights)
-        if x.type.is_static() and weights.type.is_static() and dims_of(x) != dims_of(weights):
-            raise ShapeError("weights should have the same shape as a.", location=here())
+        text = "weights should have the same shape as a."
+        if x.ndim != weights.ndim:
+            raise ShapeError(text, location=here())
+        for one, other in zip(dims_of(x), dims_of(weights), strict=True):
+            agree(one, other, text)
         weights = ravel(weights)
     x = ravel(x)
     return (x.astype(np.uint8) if x.dtype.kind == "b" else x), weights

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
+    agree,
     array_of,
     ask,
     box,
@@ -319,9 +320,7 @@ def _repeat_evenly(x: Array, count: DimLike, axis: int) -> Array:
 
 def _repeat_each(x: Array, counts: Array, axis: int) -> Array:
     own, given = dims_of(x)[axis], dims_of(counts)[0]
-    if isinstance(own, int) and isinstance(given, int) and own != given:
-        text = f"operands could not be broadcast together with shape ({own},) ({given},)"
-        raise ShapeError(text, location=here())
+    agree(own, given, f"operands could not be broadcast together with shape ({own},) ({given},)")
     known = concrete(counts)
     if known is not None and isinstance(own, int):
         return gather_axis(x, lift(np.repeat(np.arange(own), known)), axis)

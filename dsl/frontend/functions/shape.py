@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import ShapeError, TypeRuleError
+from dsl.errors import NonConcreteError, ShapeError, TypeRuleError
 from dsl.frontend import traced as handles
 from dsl.frontend.functions.arguments import (
     array_of,
@@ -33,7 +33,7 @@ from dsl.frontend.traced import (
     transpose_view,
 )
 from dsl.frontend.ufuncs import _common_shape
-from dsl.ir.dims import DimLike, dim_max, dim_min
+from dsl.ir.dims import DimLike, dim_max, dim_min, lower_bound, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.types import I64, Shape, size_of
 from dsl.ir.types import broadcast_shapes as static_broadcast
@@ -92,7 +92,7 @@ def reshape(
 @implements("ravel")
 def ravel(a: Any, order: str = "C") -> Any:
     """Return the elements in one dimension, as a view if possible."""
-    return handles.reshape(array_of(a), -1, order)
+    return handles.ravel(array_of(a), order)
 
 
 @implements("transpose", "permute_dims")
@@ -175,13 +175,25 @@ def squeeze(a: Any, axis: Any = None) -> Any:
         return x
     dims = dims_of(x)
     if axis is None:
-        gone = tuple(k for k, d in enumerate(dims) if d == 1)
+        gone = tuple(k for k, d in enumerate(dims) if _is_one(d))
     else:
         gone = normal_axes(axis, x.ndim)
     if any(isinstance(dims[k], int) and dims[k] != 1 for k in gone):
         text = "cannot select an axis to squeeze out which has size not equal to one"
         raise ShapeError(text, location=here())
     return drop_view(x, tuple(d for k, d in enumerate(dims) if k not in gone))
+
+
+def _is_one(dim: DimLike) -> bool:
+    """Tell whether a size is 1. Of sizes that depend on data, it is not; of those of arguments, it must be known."""
+    of_arguments = all((lower_bound(symbol) or 0) > 1 for symbol in symbols_of(dim))
+    if (lower_bound(dim) or 0) > 1 or isinstance(dim, int) or not of_arguments:
+        return dim == 1
+    raise NonConcreteError(
+        f"squeeze needs to know whether the size {dim} is 1, which is known only when the compiled function runs",
+        location=here(),
+        remedy="name the axes: `np.squeeze(x, axis=0)`",
+    )
 
 
 @implements("expand_dims")

@@ -8,6 +8,7 @@ import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
+    agree,
     array_of,
     common,
     convert,
@@ -104,6 +105,8 @@ def lexsort(keys: Any, axis: Any = -1) -> Any:
     place = normal_axis(axis, columns[0].ndim)
     order = argsort(columns[0], place, stable=True)
     for column in columns[1:]:
+        for one, other in zip(dims_of(columns[0]), dims_of(column), strict=False):
+            agree(one, other, "all keys need to be the same shape")
         ranked = argsort(np.take_along_axis(array_of(column), order, place), place, stable=True)
         order = np.take_along_axis(order, ranked, place)
     return order

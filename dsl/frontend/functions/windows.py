@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend.functions.arguments import ask
 from dsl.frontend.library import IMPLEMENTATIONS, implements
 from dsl.frontend.scopes import here
 from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, lift, normalise_axis
@@ -46,8 +47,11 @@ def _window_axes(x: Traced, sizes: tuple[Any, ...], axis: Any) -> list[int]:
 
 def _windows(x: Traced, size: int, axis: int) -> Traced:
     count = x.shape[axis] - size + 1
+    text = "window shape cannot be larger than input array shape"
     if isinstance(count, int) and count < 1:
-        raise ShapeError("window shape cannot be larger than input array shape", location=here())
+        raise ShapeError(text, location=here())
+    if isinstance(count, Traced):
+        ask(np.greater(count, 0), text)
     starts = _FUNCTIONS["arange"](count).reshape(-1, 1)
     taken = _FUNCTIONS["take"](x, starts + np.arange(size), axis=axis)
     return _FUNCTIONS["moveaxis"](taken, axis + 1, -1)  # type: ignore[no-any-return]

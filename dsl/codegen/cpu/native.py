@@ -1,0 +1,291 @@
+"""A graph as a native function: emits its program, compiles and links it, and makes the built-in that runs it.
+
+In: a structured graph and what its params are. Out: a `Native`; calling its `entry` with arrays of the described kinds
+runs the program, and returns NotImplemented for any others. Results that the caller asked for come back as a tuple;
+params that the program writes are written in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dsl.codegen import library
+from dsl.codegen.cpu import entry, jit, runtime
+from dsl.codegen.frame import STATUS, layout
+from dsl.codegen.program import Program
+from dsl.codegen.report import ErrorSite, Report
+from dsl.errors import InternalError
+from dsl.ir.dims import Dim
+from dsl.ir.graph import Graph, Node
+from dsl.ir.interpret import apply_node
+from dsl.ir.types import TensorType
+
+__all__ = ["Native", "ParamKind", "compile_graph"]
+
+
+LEVEL = 2  # LLVM's: its level 3 takes up to three times as long and gave no faster code on the benchmarks
+
+
+@dataclass(frozen=True)
+class ParamKind:
+    """What a param is given as: an array with strides (None for C order, bytes, or "any"), or a number."""
+
+    kind: str  # array, or a number: int, float, complex, bool, scalar
+    strides: Any = None
+
+
+@dataclass
+class Native:
+    """A compiled program."""
+
+    run: Callable[..., Any]
+    address: int
+    spec: entry.EntrySpec
+    text: str
+    report: Report
+    times: dict[str, float] = field(default_factory=dict)
+    from_cache: bool = False
+    written: tuple[int, ...] = ()
+    link: tuple[str, ...] = ()  # modules that are linked to the text
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        """Run on a list of arrays; of what the entry does not take as it is, a copy is passed and written back."""
+        found = self.run(*arrays)
+        if found is NotImplemented:
+            passed = [_plain(a, k in self.written) for k, a in enumerate(arrays)]
+            found = self.run(*passed)
+            if found is not NotImplemented:
+                for k in self.written:
+                    arrays[k][...] = passed[k]
+        if found is NotImplemented:
+            raise InternalError(
+                "a native program was called with arguments of other kinds than it was compiled for"
+            )
+        return found
+
+
+def _plain(array: Any, written: bool) -> Any:
+    """An argument as an aligned array of exactly the class ndarray, in memory of its own if it is to be written."""
+    if not isinstance(array, np.ndarray):
+        return array
+    plain = np.asarray(array)
+    if written:
+        return _same_layout(plain)
+    return plain if plain.flags.aligned and plain.dtype.isnative else _same_layout(plain)
+
+
+def _same_layout(array: np.ndarray) -> np.ndarray:
+    """Return a copy with the same strides, in elements, as far as they can be had."""
+    if array.flags.c_contiguous or not array.size:
+        return array.astype(np.dtype(array.dtype.type), order="C", copy=True)
+    steps = [s // array.itemsize for s in array.strides]
+    low = sum(min(0, (d - 1) * s) for d, s in zip(array.shape, steps))
+    high = sum(max(0, (d - 1) * s) for d, s in zip(array.shape, steps))
+    memory = np.empty(high - low + 1, np.dtype(array.dtype.type))
+    strides = [s * memory.itemsize for s in steps]
+    made = np.ndarray(array.shape, memory.dtype, memory.data, -low * memory.itemsize, strides)
+    made[...] = array
+    return made
+
+
+def compile_graph(
+    graph: Graph, params: Sequence[ParamKind], *, results: Sequence[int] | None = None,
+    written: Sequence[tuple[int, int]] = (), fastmath: bool = False,
+) -> Native:  # fmt: skip
+    """Compile a graph; `results` are the numbers of the results to return, all by default."""
+    start = time.perf_counter()
+    wanted = list(range(len(graph.results))) if results is None else list(results)
+    frame = layout(graph, [p.kind != "array" for p in params], [p.strides for p in params], wanted)
+    program = Program(graph, frame, written=written, fastmath=fastmath)
+    text = program.emit()
+    if program.spoils:  # then the caller's arrays are written last, when nothing can fail any more
+        program = Program(graph, frame, written=written, fastmath=fastmath, in_place=False)
+        text = program.emit()
+    emitted = time.perf_counter()
+    runtime.ensure_loaded()
+    library.provide(text)
+    link = tuple(program.module.links.values())
+    code = jit.load(text, level=LEVEL, link=link)
+    spec = entry.EntrySpec(
+        params=[_param(graph, k, p, {i for i, _ in written}) for k, p in enumerate(params)],
+        results=[
+            entry.ArrayResult(graph.results[k].dtype, len(graph.results[k].shape)) for k in wanted
+        ],
+        result="tuple",
+        always=True,
+        release_gil=program.module.is_long,
+        on_error=Errors(program.errors),
+        callback=Callback(program.callbacks),
+        keep=code,
+    )
+    address = code.address("dsl_program")
+    made = entry.make_entry(address, spec)
+    times = {"emit": emitted - start, **code.times}
+    return Native(
+        made,
+        address,
+        spec,
+        text,
+        program.report,
+        times,
+        code.from_cache,
+        link=link,
+        written=tuple(k for k, _ in written),
+    )
+
+
+def _param(graph: Graph, k: int, kind: ParamKind, written: set[int]) -> entry.Param:
+    type = graph.params[k].tensor
+    if kind.kind in ("int", "float", "complex", "bool"):
+        return entry.NumberParam(kind.kind)  # type: ignore[arg-type]
+    if kind.kind == "scalar":
+        return entry.NumberParam(type.dtype)
+    dims: tuple[int | Hashable, ...] = tuple(_dim(d) for d in type.shape)
+    strides: Any = "contiguous" if kind.strides is None else kind.strides
+    return entry.ArrayParam(type.dtype, dims, strides, written=k in written)
+
+
+def _dim(dim: Any) -> int | Hashable:
+    return dim if isinstance(dim, (int, Dim)) else int(dim)
+
+
+class Errors:
+    """Raises what a program's status means."""
+
+    def __init__(self, sites: Sequence[ErrorSite]) -> None:
+        self.sites = list(sites)
+
+    def __call__(self, status: int, code: int, *payload: int) -> NoReturn:
+        if status == STATUS.MEMORY:
+            raise MemoryError("there is not enough memory for the arrays of a compiled program")
+        site = self.sites[code - 1]
+        error = _error(site, payload)
+        if site.node is not None and site.node.loc is not None:
+            error.add_note(site.node.loc.excerpt())
+        raise error
+
+
+_EMPTY = {"max": "maximum", "min": "minimum"}
+
+
+def _error(site: ErrorSite, payload: Sequence[int]) -> Exception:
+    kind, _, message = site.kind.partition(":")
+    if kind == "index":
+        return IndexError(
+            f"index {payload[0]} is out of bounds for axis {site.axis} with size {payload[1]}"
+        )
+    if kind == "negative_power":
+        return ValueError("Integers to negative integer powers are not allowed.")
+    if kind == "raised" and site.node is not None and site.node.op.raised is not None:
+        return site.node.op.raised(site.node, payload[0])
+    if kind == "empty" and site.node is not None:
+        name = _EMPTY[site.node.op.name]
+        return ValueError(f"zero-size array to reduction operation {name} which has no identity")
+    if kind == "broadcast":
+        return ValueError(
+            f"operands could not be broadcast together with shapes ({payload[0]},) ({payload[1]},)"
+        )
+    if kind == "reshape":
+        shape = ",".join(map(str, payload[1 : 1 + site.axis]))
+        return ValueError(
+            f"cannot reshape array of size {payload[0]} into shape ({shape}{',' * (site.axis == 1)})"
+        )
+    if kind == "linalg":
+        return np.linalg.LinAlgError(message.format(*payload))
+    if kind == "assert" and site.node is not None:
+        try:
+            site.node.op.numpy(np.array(False), **site.node.attrs)
+        except Exception as error:
+            return error
+    if kind == "value":
+        return ValueError(message.format(*payload))
+    return InternalError(f"a program failed with {site.kind} {tuple(payload)}")
+
+
+class Callback:
+    """Runs, for a program, the nodes that have no native form."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = list(nodes)
+
+    def __call__(self, number: int, address: int) -> int:
+        node = self.nodes[number]
+        words = _Words(address)
+        inputs = [words.operand(v.type) for v in node.inputs if isinstance(v.type, TensorType)]
+        outputs = apply_node(node, inputs)
+        for value, array in zip(node.outputs, outputs, strict=True):
+            if isinstance(value.type, TensorType):
+                words.result(value.type, np.asarray(array))
+        return 0
+
+
+class _Words:
+    """The words that a program passes to `dsl_python`."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def take(self) -> int:
+        word = ctypes.c_int64.from_address(self.address).value
+        self.address += 8
+        return word
+
+    def put(self, word: int) -> None:
+        ctypes.c_int64.from_address(self.address).value = word
+        self.address += 8
+
+    def operand(self, type: TensorType) -> np.ndarray:
+        rank, dtype = type.rank, type.dtype
+        if not rank:
+            made = _memory(self.address, dtype.itemsize).view(dtype).reshape(()).copy()
+            self.address += 16
+            return made
+        pointer = self.take()
+        dims = tuple(self.take() for _ in range(rank))
+        strides = tuple(self.take() for _ in range(rank))
+        return _array(pointer, dtype, dims, strides)
+
+    def result(self, type: TensorType, array: np.ndarray) -> None:
+        rank, dtype = type.rank, type.dtype
+        if not rank:
+            _memory(self.address, dtype.itemsize).view(dtype)[...] = array
+            self.address += 16
+            return
+        pointer = ctypes.c_int64.from_address(self.address).value
+        if not pointer:
+            alloc = runtime.function("dsl_alloc", ctypes.c_void_p, ctypes.c_int64)
+            pointer = alloc(max(1, array.nbytes))
+            if not pointer:
+                raise MemoryError
+            self.put(pointer)
+            for dim in array.shape:
+                self.put(dim)
+        else:
+            self.address += 8 * (1 + rank)
+        target = _array(pointer, dtype, array.shape, None)
+        target[...] = array
+
+
+def _memory(address: int, size: int) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def _array(
+    pointer: int, dtype: np.dtype, dims: tuple[int, ...], strides: tuple[int, ...] | None
+) -> np.ndarray:
+    """Return an array over memory of the program, valid during the call."""
+    if 0 in dims:
+        return np.empty(dims, dtype)
+    if strides is None:
+        size = int(np.prod(dims)) * dtype.itemsize
+        return _memory(pointer, size).view(dtype).reshape(dims)
+    low = pointer + sum(min(0, (d - 1) * s) for d, s in zip(dims, strides))
+    high = pointer + sum(max(0, (d - 1) * s) for d, s in zip(dims, strides)) + dtype.itemsize
+    memory = _memory(low, high - low)
+    return np.ndarray(dims, dtype, memory.data, pointer - low, strides)

@@ -1,0 +1,164 @@
+"""sinh, cosh, tanh and their inverses.
+
+With |x| = n ln 2 + r the first two combine polynomials for sinh(r) and cosh(r) with sums and differences of powers of
+two, which needs no division and cancels nowhere. The inverses are logarithms of 1 + t, t known to twice the precision.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dsl.codegen.math.exponential import LOG2_E, reduced_twice
+from dsl.codegen.math.logarithm import log_of_sum
+from dsl.codegen.math.reals import (
+    Real,
+    copysign,
+    exact_fma,
+    exact_product,
+    exact_sum,
+    fma,
+    polynomial,
+    quick_sum,
+    select,
+    sqrt,
+)
+
+__all__ = ["arccosh", "arcsinh", "arctanh", "cosh", "sinh", "tanh"]
+
+HALF_LN2 = {
+    "f32": (0.3465736, -9.523271e-10),
+    "f64": (0.34657359027997264, 1.1595234069231498e-17),
+}
+# (tanh(x) / x - 1) / x**2 as a polynomial in x**2, |x| <= 0.625
+TANH = {
+    "f32": (-0.3333328, 0.13331406, -0.05373652, 0.020628192, -0.0056923344),
+    "f64": (
+        -0.3333333333333284, 0.133333333332597, -0.053968253930163204, 0.021869487550951413,
+        -0.008863220675169172, 0.0035919865462192006, -0.0014549454470114236, 0.0005862727057962595,
+        -0.00022847580263398346, 7.704399724006386e-05, -1.6023526132838782e-05,
+    ),
+}  # fmt: skip
+# e**2r for |r| <= ln 2 / 4
+EXP_OF_TWICE = {
+    "f32": (1.0, 2.0, 2.0, 1.3333216, 0.66666245, 0.26780248, 0.08922016),
+    "f64": (
+        1.0, 2.0, 2.0000000000000053, 1.3333333333333335, 0.6666666666641679, 0.26666666666653477,
+        0.08888888926940779, 0.025396825426499688, 0.006349181061902985, 0.0014109321323884897,
+        0.00028294965131374985, 5.1404800348450746e-05,
+    ),
+}  # fmt: skip
+# (sinh(r) / r - 1) / r**2 and (cosh(r) - 1) / r**2 as polynomials in r**2, |r| <= ln 2 / 2
+SINH = {
+    "f32": (0.16666667, 0.008333175, 0.0001997408),
+    "f64": (
+        0.16666666666666677, 0.008333333333321376, 0.000198412698868661, 2.7557243378992926e-06,
+        2.510935361616366e-08,
+    ),
+}  # fmt: skip
+COSH = {
+    "f32": (0.5, 0.04166646, 0.0013935439),
+    "f64": (
+        0.5000000000000013, 0.04166666666651047, 0.001388888894835458, 2.4801488508901752e-05,
+        2.763180863929967e-07,
+    ),
+}  # fmt: skip
+LARGEST = {"f32": 89.5, "f64": 710.6}  # sinh and cosh are infinite from here on
+
+
+def tanh(x: Real) -> Real:
+    """A polynomial up to 0.625, 1 - 2 / (e**2x + 1) beyond."""
+    format = x.format
+    square = x * x
+    near = fma(x * square, polynomial(square, TANH[format.name]), x)
+    size = abs(x)
+    capped = size.at_most({"f32": 10.0, "f64": 20.0}[format.name])
+    offset = format.shifter + format.bias
+    whole = fma(capped, 2 * LOG2_E, offset)
+    n, power = whole - offset, (whole.bits() << format.digits).real()
+    high, low = HALF_LN2[format.name]
+    r = fma(n, -low, exact_fma(n, -high, capped))
+    far = 1.0 - 2.0 / fma(power, polynomial(r, EXP_OF_TWICE[format.name]), 1.0)
+    return copysign(select(size < 0.625, near, far), x)
+
+
+def sinh(x: Real) -> Real:
+    """(e**x - e**-x) / 2."""
+    r, low, large, small = _powers(x)
+    odd, even = _curves(r, low)
+    total, (difference, lost) = large + small, quick_sum(large, -small)
+    result = _combined(difference, lost, total, r, odd, even)
+    tiny = abs(x) < 2.0 ** -(x.format.digits // 2 + 1)
+    return select(tiny, x, copysign(result, x))
+
+
+def cosh(x: Real) -> Real:
+    """(e**x + e**-x) / 2."""
+    r, low, large, small = _powers(x)
+    odd, even = _curves(r, low)
+    total, lost = quick_sum(large, small)
+    return _combined(total, lost, large - small, r, odd, even)
+
+
+def _powers(x: Real) -> tuple[Real, Real, Real, Real]:
+    """Return r, its correction, 2**n / 4 and 2**-n / 4, where |x| = n ln 2 + r."""
+    format = x.format
+    size = abs(x).at_most(LARGEST[format.name])
+    offset = format.shifter + format.bias - 2
+    whole = fma(size, LOG2_E, offset)
+    n, up = whole - offset, whole.bits() << format.digits
+    down = ((2 * (format.bias - 2)) << format.digits) - up
+    large, small = up.real(), select(n > 2.0 * format.digits, 0.0, down.real())
+    return *reduced_twice(size, n), large, small
+
+
+def _curves(r: Real, low: Real) -> tuple[Real, Real]:
+    """Return sinh(r) - r and cosh(r) - 1."""
+    square, name = r * r, r.format.name
+    return fma(r * square, polynomial(square, SINH[name]), low), square * polynomial(
+        square, COSH[name]
+    )
+
+
+def _combined(a: Real, a_low: Real, b: Real, r: Real, odd: Real, even: Real) -> Real:
+    """2 ((a + a_low) (1 + even) + b (r + odd)), a at least as large as b r."""
+    product, error = exact_product(b, r)
+    total, rest = quick_sum(a, product)
+    return (total + fma(b, odd, fma(a, even, rest + (error + a_low)))) * 2.0
+
+
+def arcsinh(x: Real) -> Real:
+    """log(|x| + sqrt(x**2 + 1)), with the sign of x; log(2 |x|) where the 1 does not count."""
+    format = x.format
+    size = abs(x)
+    large = size > 2.0 ** (format.digits // 2 + 2)
+    inner = select(large, 1.0, size)
+    t, low = exact_sum(inner, inner * inner / (sqrt(fma(inner, inner, 1.0)) + 1.0))
+    u, error = exact_sum(t, t.constant(1.0))
+    result = log_of_sum(select(large, size, u), select(large, 0.0, error + low), large)
+    return select(size < 2.0 ** -(format.digits // 2 + 1), x, copysign(result, x))
+
+
+def arccosh(x: Real) -> Real:
+    """log(x + sqrt(x**2 - 1)), from x - 1 so that nothing cancels near 1."""
+    format = x.format
+    large = x > 2.0 ** (format.digits // 2 + 2)
+    d = select(large, 1.0, x - 1.0)
+    square = fma(d, d, d + d)
+    root = sqrt(square)
+    lost = exact_fma(root, -root, square) / (root + root).at_least(format.smallest)
+    t, low = exact_sum(root, d)
+    u, error = exact_sum(t, t.constant(1.0))
+    result = log_of_sum(select(large, x, u), select(large, 0.0, error + (low + lost)), large)
+    return select(x < 1.0, math.nan, result)
+
+
+def arctanh(x: Real) -> Real:
+    """log(1 + 2x / (1 - x)) / 2."""
+    size = abs(x)
+    d, d_low = quick_sum(size.constant(1.0), -size)
+    inverse = 1.0 / d
+    t = (size + size) * inverse
+    low = fma(t, -d_low, exact_fma(t, -d, size + size)) * inverse
+    u, error = exact_sum(t, t.constant(1.0))
+    result = log_of_sum(u, error + select(d > 0.0, low, 0.0)) * 0.5
+    return select(size < 2.0 ** -(x.format.digits // 2 + 1), x, copysign(result, x))

@@ -1,0 +1,183 @@
+"""Emits the stages of a kernel over one panel of columns: a row's results are short vectors in scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsl.codegen import elementwise
+from dsl.codegen.accesses import is_costly, start_value
+from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
+from dsl.codegen.evaluate import literal
+from dsl.codegen.expressions import Affine, Expression
+from dsl.codegen.llvm import Function, Operand
+from dsl.codegen.plan import Root, Stage
+
+if TYPE_CHECKING:
+    from dsl.codegen.kernels import KernelEmitter
+
+__all__ = ["Panel"]
+
+
+class Panel:
+    """Emits the stages over one panel of columns."""
+
+    def __init__(
+        self, kernel: KernelEmitter, fn: Function, tile: int, swept: list[list[int]]
+    ) -> None:
+        self.k, self.fn, self.tile, self.swept = kernel, fn, tile, swept
+        self.evaluator = kernel.evaluator(fn)
+        self.evaluator.fetch = self.fetch
+        self.last = kernel.kernel.variables[-1]
+        self.temps, self.release = kernel.temporaries(fn, tile)
+        self.vectors: dict[Any, Array] = {}
+        for root in kernel.kernel.roots:
+            if root.reduce or kernel.kernel.stages[root.stage].per_row:
+                self.vectors[root.value] = self.vector(root.value.dtype)
+        self.left: Operand = 0
+        self.width: Operand = tile
+        self.column: Operand = 0
+
+    def vector(self, dtype: np.dtype) -> Array:
+        pointer = self.fn.alloca(max(16, self.tile * dtype.itemsize), 64)
+        return Array(dtype, pointer, (self.tile,), (1,))
+
+    def columns(self, body: Callable[[], None], *, hoist: Sequence[Expression] = ()) -> None:
+        """Loop over the columns of the panel, vectorised."""
+        k, fn, evaluator = self.k, self.fn, self.evaluator
+        group = k.module.metadata("distinct !{}")
+        accesses = k.module.metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
+        metadata = k.module.metadata(f"distinct !{{%self, {accesses}}}")
+        k.hoist(evaluator, hoist)
+        with fn.loop(0, self.width, metadata=metadata) as at, evaluator.scope():
+            self.column = at
+            evaluator.points[self.last] = fn.add(self.left, at)
+            before, evaluator.metadata = evaluator.metadata, f", !llvm.access.group {group}"
+            body()
+            evaluator.metadata = before
+        del evaluator.points[self.last]
+
+    def run(self) -> None:
+        for number, stage in enumerate(self.k.kernel.stages):
+            self.k.current = number
+            if stage.per_row:
+                self.columns(partial(self.per_row, stage))
+            else:
+                self.full(stage)
+
+    def per_row(self, stage: Stage) -> None:
+        for root in stage.roots:
+            value = self.evaluator.value(root.expression)
+            self.put(self.vectors[root.value], value)
+            self.store(root, value)
+
+    def put(self, vector: Array, value: Scalar) -> None:
+        store_scalar(
+            self.fn,
+            vector.dtype,
+            value,
+            vector.address(self.fn, (self.column,)),
+            self.evaluator.metadata,
+        )
+
+    def take(self, vector: Array) -> Scalar:
+        return load_scalar(
+            self.fn, vector.dtype, vector.address(self.fn, (self.column,)), self.evaluator.metadata
+        )
+
+    def store(self, root: Root, value: Scalar) -> None:
+        if root.value in self.k.stores:
+            address = self.evaluator.address(self.k.stores[root.value], root.index)
+            store_scalar(self.fn, root.value.dtype, value, address, self.evaluator.metadata)
+
+    def full(self, stage: Stage) -> None:
+        reduces = [root for root in stage.roots if root.reduce]
+        expressions = [root.expression for root in stage.roots]
+        ready = self.precompute(stage)
+        if reduces:
+            self.columns(partial(self.start, reduces))
+        self.k.nest(
+            self.evaluator, self.swept, lambda: self.columns(lambda: self.point(stage, ready), hoist=expressions),
+            vector=False, hoist=expressions,
+        )  # fmt: skip
+        if any(root.value in self.k.stores for root in reduces):
+            self.columns(partial(self.store_vectors, reduces))
+
+    def store_vectors(self, reduces: list[Root]) -> None:
+        for root in reduces:
+            self.store(root, self.take(self.vectors[root.value]))
+
+    def put_all(self, found: dict[Expression, Array]) -> None:
+        for e, vector in found.items():
+            self.put(vector, self.evaluator.value(e))
+
+    def start(self, reduces: list[Root]) -> None:
+        for root in reduces:
+            dtype = root.value.dtype
+            self.put(
+                self.vectors[root.value], literal(start_value(root.node.op.name, dtype), dtype)
+            )
+
+    def precompute(self, stage: Stage) -> dict[Expression, Array]:
+        """Compute what is expensive and depends on the column alone before the sweep, not for each row of it."""
+        kept = {self.k.kernel.variables[a] for a in self.k.kept}
+        found: dict[Expression, Array] = {}
+        pending = [root.expression for root in stage.roots]
+        seen: set[Expression] = set()
+        while pending:
+            e = pending.pop()
+            if e in seen:
+                continue
+            seen.add(e)
+            if (
+                e.kind == "op"
+                and e.vars
+                and e.vars <= kept
+                and self.last in e.vars
+                and is_costly(e)
+            ):
+                found[e] = self.vector(e.dtype)
+                continue
+            pending.extend(e.args)
+        if found:
+            self.columns(partial(self.put_all, found))
+        return found
+
+    def point(self, stage: Stage, ready: dict[Expression, Array]) -> None:
+        evaluator, fn = self.evaluator, self.fn
+        for e, vector in ready.items():
+            evaluator.scopes[-1][e] = self.take(vector)
+        values = [evaluator.value(root.expression) for root in stage.roots]
+        for root, value in zip(stage.roots, values):
+            if root.reduce:
+                vector = self.vectors[root.value]
+                both = elementwise.combine(
+                    fn, root.node.op.name, vector.dtype, self.take(vector), value, reassociate=True
+                )
+                self.put(vector, both)
+                continue
+            self.store(root, value)
+            if root.value in self.temps:
+                address = evaluator.address(self.temps[root.value], self.temp_index(root.index))
+                store_scalar(fn, root.value.dtype, value, address, evaluator.metadata)
+
+    def temp_index(self, index: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        here = Expression("column", np.dtype(np.int64))
+        self.evaluator.scopes[-1][here] = self.fn.as_value(self.column, "i64")
+        return self.k.temp_index(index) + (Affine((), 0, ((here, 1),)),)
+
+    def fetch(self, e: Expression) -> Scalar | None:
+        root = self.k.roots.get(e.value)  # type: ignore[arg-type]
+        if root is None:
+            return None
+        if root.value in self.vectors:
+            return self.take(self.vectors[root.value])
+        if root.stage == self.k.current and e.index == root.index:
+            return self.evaluator.value(root.expression)
+        if root.value in self.temps:
+            address = self.evaluator.address(self.temps[root.value], self.temp_index(e.index))
+            return load_scalar(self.fn, root.value.dtype, address, self.evaluator.metadata)
+        return None

@@ -1,0 +1,333 @@
+"""Emits a whole structured graph as one LLVM function: its arguments, memory and results.
+
+In: a graph, and where its params are. Out: a module with `i64 @dsl_program(ptr frame, ptr context)`; the frame is laid
+out by `frame.Frame`, the status is 0 or names what went wrong. Rank-0 values are registers; arrays live in slots
+(`memory`). What happens between the arguments and the results is the business of `region`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsl.codegen.arrays import Array, load_scalar, store_scalar
+from dsl.codegen.frame import CONTEXT, STATUS, Frame
+from dsl.codegen.llvm import Function, Module, Operand, Value, Variable
+from dsl.codegen.memory import Placed, Slot, contiguous_strides, nbytes
+from dsl.codegen.region import Region
+from dsl.codegen.report import ErrorSite, Report
+from dsl.config import config
+from dsl.errors import InternalError
+from dsl.ir import graph as ir
+from dsl.ir.dims import Dim, DimLike, symbols_of
+
+__all__ = ["Program"]
+
+
+class Program:
+    """A program under construction."""
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        frame: Frame,
+        *,
+        written: Sequence[tuple[int, int]] = (),
+        fastmath: bool = False,
+        in_place: bool = True,
+    ) -> None:
+        self.graph, self.frame, self.written = graph, frame, list(written)
+        self.module = Module(graph.name)
+        self.module.fastmath = fastmath
+        self.fn = self.module.function("dsl_program", "i64", [("ptr", "frame"), ("ptr", "context")])
+        self.errors: list[ErrorSite] = []
+        self.callbacks: list[ir.Node] = []
+        self.slots: list[Slot] = []
+        self.blocks: dict[
+            Slot, Variable
+        ] = {}  # where the memory of a block begins, whoever has it now
+        self.free: list[Slot] = []
+        self.symbols: dict[Dim, Operand] = {}
+        self.status = self.fn.variable("i64", 0)
+        self.exit = self.fn.label("exit")
+        self.nowhere = Variable(
+            self.fn, "ptr", Value("null", "ptr")
+        )  # of slots that are not memory of the program
+        self.taken: list[Variable] = []
+        self.report = Report()
+        self.in_place = in_place
+        self.writes = self.failures = 0  # places that write arguments, places that can fail
+        self.spoils = False  # whether a call that fails may leave an argument changed
+        self.checks = config.bounds_checks == "on"
+        self.pointers: dict[int, Value] = {}  # of params that are arrays of rank 0
+        self.constants: dict[ir.Node, Value] = {}
+
+    def note_write(self) -> None:
+        """Remember that from here on an argument may have been written."""
+        self.writes += 1
+
+    def note_failure(self) -> None:
+        """Remember that the program can fail here; it must not if an argument has been written."""
+        self.failures += 1
+        self.spoils |= self.writes > 0
+
+    # -- the whole function ------------------------------------------------------------------------------------------
+
+    def emit(self) -> str:
+        """Emit everything and return the module's text."""
+        fn = self.fn
+        region = Region(self, self.graph, self.symbols)
+        self.load_params(region)
+        allocs, body = fn.label("allocs"), fn.label("body")
+        fn.branch(allocs)
+        fn.start(body)
+        region.run()
+        self.store_results(region)
+        fn.branch(self.exit)
+        self.emit_exit()
+        self.emit_allocs(allocs, body)
+        return self.module.text()
+
+    def load_params(self, region: Region) -> None:
+        fn = self.fn
+        frame = fn.params[0]
+        written = {k for k, _ in self.written}
+        for k, (param, place) in enumerate(zip(self.graph.params, self.frame.params, strict=True)):
+            type = param.tensor
+            if not type.shape and place.kind == "scalar":
+                region.registers[param] = load_scalar(fn, type.dtype, fn.gep(frame, 8 * place.word))
+                continue
+            pointer = fn.load("ptr", fn.gep(frame, 8 * place.word))
+            if not type.shape:
+                region.registers[param] = load_scalar(fn, type.dtype, pointer)
+                self.pointers[k] = pointer
+                continue
+            for axis, dim in enumerate(type.shape):
+                if isinstance(dim, Dim) and symbols_of(dim) == [dim] and dim not in self.symbols:
+                    size = fn.load("i64", fn.gep(frame, 8 * (place.word + 1 + axis)))
+                    size.dim = dim
+                    self.symbols[dim] = size
+            region.symbols.update(self.symbols)
+            slot = Slot(
+                len(self.slots), fn.variable("ptr"), "param", nbytes(type.shape, type.dtype.itemsize),
+                owned=self.in_place and k in written, note=f"argument {k}",
+            )  # fmt: skip
+            slot.variable.set(pointer)
+            self.slots.append(slot)
+            array = self.param_array(region, param, place, pointer)
+            region.bind(param, Placed(slot, array, place.strides is None))
+        self.entry_symbols = set(self.symbols)
+
+    def param_array(self, region: Region, param: ir.Value, place: Any, pointer: Value) -> Array:
+        fn, shape, dtype = self.fn, param.shape, param.dtype
+        dims = tuple(region.dim(d) for d in shape)
+        if place.strides is None:
+            return Array(dtype, pointer, dims, contiguous_strides(fn, shape, region.dim))
+        if place.strides == "any":
+            strides: list[Operand] = []
+            for axis in range(len(shape)):
+                word = fn.load(
+                    "i64", fn.gep(fn.params[0], 8 * (place.word + 1 + len(shape) + axis))
+                )
+                strides.append(fn.binary("sdiv exact", word, dtype.itemsize))
+            return Array(dtype, pointer, dims, tuple(strides))
+        return Array(dtype, pointer, dims, tuple(s // dtype.itemsize for s in place.strides))
+
+    def emit_allocs(self, allocs: str, body: str) -> None:
+        """Allocate the blocks before anything is written: what cannot be had leaves the arguments untouched."""
+        fn = self.fn
+        fn.continue_in(allocs)
+        region = Region(self, self.graph, self.symbols)
+        for slot in self.slots:
+            if slot.kind != "block":
+                continue
+            assert slot.size is not None
+            size = region.dim(slot.size)
+            pointer = fn.call("ptr", "dsl_alloc", fn.as_value(size, "i64"))
+            slot.variable.set(pointer)
+            block = self.blocks[slot]
+            block.set(pointer)
+            missing = fn.compare("eq", pointer, Value("null", "ptr"))
+            with fn.if_(missing, unlikely=True):
+                self.status.set(STATUS.MEMORY)
+                fn.branch(self.exit)
+        fn.branch(body)
+
+    def emit_exit(self) -> None:
+        """Give back all memory but the results'."""
+        fn = self.fn
+        fn.start(self.exit)
+        for slot in self.slots:
+            if slot.kind == "block":
+                pointer = self.blocks[slot].get()
+                keep: Value | None = None
+                for taken in self.taken:
+                    same = fn.compare("eq", pointer, taken.get())
+                    keep = same if keep is None else fn.either(keep, same)
+                if keep is None:
+                    fn.call("void", "dsl_free", pointer)
+                else:
+                    with fn.if_(fn.invert(keep)):
+                        fn.call("void", "dsl_free", pointer)
+            elif slot.kind == "dynamic":
+                fn.call("void", "dsl_free", slot.variable.get())
+        fn.ret(self.status.get())
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def store_results(self, region: Region) -> None:
+        fn = self.fn
+        claimed: set[Slot] = set()
+        for place, index in self.frame.results:
+            value = self.graph.results[index]
+            address = fn.gep(fn.params[0], 8 * place.word)
+            if not value.shape:
+                store_scalar(fn, value.dtype, region.register(value), address)
+                continue
+            pointer = self.result_pointer(region, value, claimed)
+            fn.store(pointer, address)
+            for axis, dim in enumerate(value.shape):
+                size = fn.as_value(region.dim(dim), "i64")
+                fn.store(size, fn.gep(fn.params[0], 8 * (place.word + 1 + axis)))
+        moves = []
+        for k, index in self.written:
+            value = self.graph.results[index]
+            if not value.shape:
+                store_scalar(fn, value.dtype, region.register(value), self.pointers[k])
+                continue
+            target = region.placed[self.graph.params[k]]
+            source = region.place_of(value)
+            if source.slot is not target.slot:
+                moves.append((source, target, value))
+            elif (
+                source.slot.exchanged
+            ):  # it may be in memory that a loop gave to the argument's slot
+                moved = fn.compare("ne", source.array.pointer, target.array.pointer)
+                with fn.if_(moved):
+                    region.copy(
+                        source.array,
+                        target.array,
+                        value.shape,
+                        "back into an argument",
+                        value.node.loc,
+                    )
+        region.copy_together(moves)
+
+    def result_pointer(self, region: Region, value: ir.Value, claimed: set[Slot]) -> Value:
+        fn = self.fn
+        taken = fn.variable("ptr")
+        fn.at_entry(f"store ptr null, ptr {taken.address.text}")
+        placed = region.place_of(value)
+        if (
+            placed.slot.kind in ("block", "dynamic")
+            and placed.contiguous
+            and placed.slot not in claimed
+            and value in region.placed
+        ):
+            claimed.add(placed.slot)
+            pointer = placed.slot.variable.get()
+            taken.set(pointer)
+            self.taken.append(taken)
+            if placed.slot.kind == "dynamic":
+                placed.slot.variable.set(Value("null", "ptr"))
+            return pointer
+        size = region.dim(nbytes(value.shape, value.dtype.itemsize))
+        pointer = fn.call("ptr", "dsl_alloc", fn.as_value(size, "i64"))
+        self.check_memory(pointer)
+        dims = tuple(region.dim(d) for d in value.shape)
+        target = Array(value.dtype, pointer, dims, contiguous_strides(fn, value.shape, region.dim))
+        region.copy(
+            placed.array,
+            target,
+            value.shape,
+            "a result that is also an argument or another result",
+            value.node.loc,
+        )
+        return pointer
+
+    def check_memory(self, pointer: Value) -> None:
+        fn = self.fn
+        with fn.if_(fn.compare("eq", pointer, Value("null", "ptr")), unlikely=True):
+            self.status.set(STATUS.MEMORY)
+            fn.branch(self.exit)
+
+    # -- slots -------------------------------------------------------------------------------------------------------
+
+    def allocate(self, size: DimLike, region: Region, note: str = "") -> Slot:
+        """Return a slot with room for `size` bytes that nobody uses."""
+        if set(symbols_of(size)) <= self.entry_symbols:
+            for slot in self.free:
+                if slot.kind == "block" and slot.size == size:
+                    self.free.remove(slot)
+                    return slot
+            slot = Slot(len(self.slots), self.fn.variable("ptr"), "block", size, note=note)
+            self.blocks[slot] = self.fn.variable("ptr")
+            self.fn.at_entry(f"store ptr null, ptr {self.blocks[slot].address.text}")
+            self.slots.append(slot)
+            self.report.slots.append(("workspace", size, note))
+            return slot
+        return self.dynamic(region.dim(size), note)
+
+    def dynamic(self, bytes: Operand, note: str = "") -> Slot:
+        """Return a slot grown to `bytes` here."""
+        self.note_failure()
+        fn = self.fn
+        slot = next((s for s in self.free if s.kind == "dynamic"), None)
+        if slot is None:
+            slot = Slot(
+                len(self.slots),
+                fn.variable("ptr"),
+                "dynamic",
+                capacity=fn.variable("i64"),
+                note=note,
+            )
+            fn.at_entry(f"store ptr null, ptr {slot.variable.address.text}")
+            assert slot.capacity is not None
+            fn.at_entry(f"store i64 0, ptr {slot.capacity.address.text}")
+            self.slots.append(slot)
+            self.report.slots.append(("grown as needed", None, note))
+        else:
+            self.free.remove(slot)
+        self.ensure(slot, bytes)
+        return slot
+
+    def ensure(self, slot: Slot, bytes: Operand) -> None:
+        fn = self.fn
+        assert slot.capacity is not None
+        wanted = fn.as_value(fn.maximum(bytes, 1), "i64")
+        with fn.if_(fn.compare("slt", slot.capacity.get(), wanted)):
+            fn.call("void", "dsl_free", slot.variable.get())
+            pointer = fn.call("ptr", "dsl_alloc", wanted)
+            slot.variable.set(pointer)
+            slot.capacity.set(wanted)
+            self.check_memory(pointer)
+
+    def release(self, slot: Slot) -> None:
+        if slot.kind in ("block", "dynamic") and slot not in self.free:
+            self.free.append(slot)
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    def fail(self, fn: Function, condition: Value, site: ErrorSite, *payload: Operand) -> None:
+        """Stop the program if the condition is true."""
+        with fn.if_(condition, unlikely=True):
+            self.stop(fn, site, *payload)
+
+    def stop(self, fn: Function, site: ErrorSite, *payload: Operand) -> None:
+        if fn is not self.fn:
+            raise InternalError("only the program itself can stop")
+        self.errors.append(site)
+        self.note_failure()
+        context = fn.params[1]
+        fn.store(Value(str(len(self.errors)), "i64"), fn.gep(context, CONTEXT.CODE))
+        for k, number in enumerate(payload):
+            fn.store(fn.as_value(number, "i64"), fn.gep(context, CONTEXT.PAYLOAD + 8 * k))
+        self.status.set(STATUS.ERROR)
+        fn.branch(self.exit)
+
+    def constant(self, node: ir.Node) -> Value:
+        """Return the address of a constant array."""
+        if node not in self.constants:
+            array = node.attrs["value"].array
+            self.constants[node] = self.module.constant(array.tobytes() or b"\0")
+        return self.constants[node]

@@ -1,0 +1,278 @@
+"""What is known about integers in registers: enough to leave out bounds checks that cannot fail.
+
+Every integer is a sum of whole multiples of atoms and a constant (`Linear`). An atom is a loop's trip number, a size, or a
+number that nothing more is known of; it may have bounds, which are linear in atoms made before it. Facts come from
+loops (a trip number is below the trips), from the conditions of `while` and `cond`, and from `maximum`, `minimum` and
+`remainder`. To prove that a number is not negative, atoms are replaced by their bounds, the newest first.
+
+Bounds are proved for whole numbers without a width. A number proved to lie in an array's range is what the machine
+computes too, since both agree modulo 2**64. Sums of narrower integers are numbers of their own, and a comparison tells
+something only about numbers that surely did not wrap round: a single atom, or a sum of small ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from dsl.ir import graph as ir
+from dsl.ir.dims import Dim, DimLike, lower_bound
+from dsl.ir.types import I64, TensorType
+
+__all__ = ["Linear", "Ranges"]
+
+_serial = itertools.count()
+_DEPTH = 24
+_SMALL = 1 << 48
+_WRAPPING = frozenset(("add", "subtract", "multiply"))
+
+
+@dataclass(eq=False)
+class Atom:
+    """A number of its own; bounds are linear in older atoms."""
+
+    low: list[Linear] = field(default_factory=list)
+    high: list[Linear] = field(default_factory=list)
+    small: bool = False  # a size, a trip number or the like: no program gets it near 2**63
+    number: int = field(default_factory=lambda: next(_serial))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`sum(scale * atom) + constant`."""
+
+    terms: tuple[tuple[Atom, int], ...] = ()
+    constant: int = 0
+
+    def __add__(self, other: Linear | int) -> Linear:
+        if isinstance(other, int):
+            return Linear(self.terms, self.constant + other)
+        sums = dict(self.terms)
+        for atom, scale in other.terms:
+            sums[atom] = sums.get(atom, 0) + scale
+        return Linear(tuple((a, s) for a, s in sums.items() if s), self.constant + other.constant)
+
+    def times(self, factor: int) -> Linear:
+        if not factor:
+            return Linear()
+        return Linear(tuple((a, s * factor) for a, s in self.terms), self.constant * factor)
+
+    def __sub__(self, other: Linear) -> Linear:
+        return self + other.times(-1)
+
+
+class Ranges:
+    """The facts that hold in one region."""
+
+    def __init__(self, outer: Ranges | None = None) -> None:
+        self.forms: dict[ir.Value, Linear] = {}
+        self.dims: dict[Dim, Linear] = outer.dims if outer is not None else {}
+        self.checked: set[tuple[Linear, Linear]] = (
+            set(outer.checked) if outer is not None else set()
+        )
+        self.facts: dict[Atom, tuple[list[Linear], list[Linear]]] = (
+            dict(outer.facts) if outer is not None else {}
+        )
+
+    # -- forms -----------------------------------------------------------------------------------------------------
+
+    def form(self, value: ir.Value) -> Linear:
+        """Return an integer as a sum of atoms."""
+        found = self.forms.get(value)
+        if found is None:
+            found = self.forms[value] = self._derive(value)
+        return found
+
+    def _derive(self, value: ir.Value) -> Linear:
+        node = value.node
+        if not isinstance(value.type, TensorType) or value.shape or value.dtype.kind not in "iu":
+            return Linear(((Atom(), 1),))
+        if node.op.name == "const":
+            return Linear((), int(node.attrs["value"].array))
+        if node.op.name in _WRAPPING and value.dtype != I64:
+            return Linear(((Atom(), 1),))
+        rule = _RULES.get(node.op.name)
+        found = rule(self, node) if rule is not None else None
+        return found if found is not None else Linear(((Atom(), 1),))
+
+    def size(self, dim: DimLike) -> Linear:
+        """Return a size as a sum of atoms."""
+        if isinstance(dim, int):
+            return Linear((), dim)
+        total = Linear()
+        for factors, scale in dim.terms:
+            if not factors:
+                total = total + scale
+                continue
+            key = Dim(((factors, 1),))
+            if key not in self.dims:
+                self.dims[key] = self.new([Linear((), lower_bound(key) or 0)], [], small=True)
+            total = total + self.dims[key].times(scale)
+        return total
+
+    def new(self, low: list[Linear], high: list[Linear], *, small: bool = False) -> Linear:
+        return Linear(((Atom(low, high, small), 1),))
+
+    @staticmethod
+    def is_small(*numbers: Linear) -> bool:
+        """Tell whether numbers, and sums of some of them, are surely far from the ends of int64."""
+        return all(
+            abs(number.constant) < _SMALL and all(a.small and abs(s) < 256 for a, s in number.terms)
+            for number in numbers
+        )
+
+    def is_exact(self, number: Linear) -> bool:
+        """Tell whether the machine surely has this very number, not one that wrapped round."""
+        alone = len(number.terms) == 1 and number.terms[0][1] == 1 and number.constant == 0
+        return not number.terms or alone or self.is_small(number)
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def assume(self, number: Linear) -> None:
+        """Note that a number is not negative."""
+        for atom, scale in number.terms:
+            if scale not in (1, -1):
+                continue
+            rest = number - Linear(((atom, scale),))
+            if any(other.number > atom.number for other, _ in rest.terms):
+                continue
+            lows, highs = self.facts.get(atom, ([], []))
+            if scale == 1:
+                self.facts[atom] = (lows + [rest.times(-1)], highs)
+            else:
+                self.facts[atom] = (lows, highs + [rest])
+
+    def assume_condition(self, value: ir.Value, holds: bool = True) -> None:
+        """Note what a condition that holds, or does not, says about integers."""
+        node = value.node
+        name = node.op.name
+        if name == "logical_not" and node.inputs:
+            self.assume_condition(node.inputs[0], not holds)
+        elif name in ("logical_and", "bitwise_and") and holds:
+            for operand in node.inputs:
+                self.assume_condition(operand)
+        elif name in ("logical_or", "bitwise_or") and not holds:
+            for operand in node.inputs:
+                self.assume_condition(operand, False)
+        elif name in _COMPARISONS and all(
+            v.dtype.kind in "iu" and not v.shape for v in node.inputs
+        ):
+            a, b = (self.form(v) for v in node.inputs)
+            if not (self.is_exact(a) and self.is_exact(b)):
+                return
+            for number in _COMPARISONS[name](a, b, holds):
+                self.assume(number)
+
+    def bounds(self, atom: Atom, low: bool) -> Iterator[Linear]:
+        extra = self.facts.get(atom, ([], []))
+        yield from (extra[0] if low else extra[1])
+        yield from (atom.low if low else atom.high)
+
+    def is_natural(self, number: Linear, depth: int = 0) -> bool:
+        """Tell whether a number is surely not negative."""
+        if not number.terms:
+            return number.constant >= 0
+        if depth > _DEPTH:
+            return False
+        atom, scale = max(number.terms, key=lambda term: term[0].number)
+        rest = number - Linear(((atom, scale),))
+        return any(
+            self.is_natural(rest + bound.times(scale), depth + 1)
+            for bound in itertools.islice(self.bounds(atom, scale > 0), 4)
+        )
+
+
+def _add(r: Ranges, node: ir.Node) -> Linear:
+    return r.form(node.inputs[0]) + r.form(node.inputs[1])
+
+
+def _subtract(r: Ranges, node: ir.Node) -> Linear:
+    return r.form(node.inputs[0]) - r.form(node.inputs[1])
+
+
+def _multiply(r: Ranges, node: ir.Node) -> Linear | None:
+    a, b = (r.form(v) for v in node.inputs)
+    if not a.terms:
+        return b.times(a.constant)
+    return a.times(b.constant) if not b.terms else None
+
+
+def _maximum(r: Ranges, node: ir.Node) -> Linear:
+    a, b = (r.form(v) for v in node.inputs)
+    if r.is_natural(a - b):
+        return a
+    if r.is_natural(b - a):
+        return b
+    return r.new([a, b], [], small=r.is_small(a, b))
+
+
+def _minimum(r: Ranges, node: ir.Node) -> Linear:
+    a, b = (r.form(v) for v in node.inputs)
+    if r.is_natural(a - b):
+        return b
+    if r.is_natural(b - a):
+        return a
+    low = [Linear()] if r.is_natural(a) and r.is_natural(b) else []
+    return r.new(low, [a, b], small=r.is_small(a, b))
+
+
+def _remainder(r: Ranges, node: ir.Node) -> Linear | None:
+    divisor = r.form(node.inputs[1])
+    if r.is_natural(divisor + -1):
+        return r.new([Linear()], [divisor + -1], small=r.is_small(divisor))
+    return None
+
+
+def _floor_divide(r: Ranges, node: ir.Node) -> Linear | None:
+    a, divisor = (r.form(v) for v in node.inputs)
+    if r.is_natural(divisor + -1) and r.is_natural(a):
+        return r.new([Linear()], [a], small=r.is_small(a))
+    return None
+
+
+def _cast(r: Ranges, node: ir.Node) -> Linear | None:
+    source, target = node.inputs[0].dtype, node.outputs[0].dtype
+    wider = target.itemsize > source.itemsize and (target.kind == "i" or source.kind == "u")
+    return r.form(node.inputs[0]) if source.kind in "iu" and (wider or target == source) else None
+
+
+def _dim_size(r: Ranges, node: ir.Node) -> Linear:
+    return r.size(node.inputs[0].shape[node.attrs["axis"]])
+
+
+_RULES: dict[str, Callable[[Ranges, ir.Node], Linear | None]] = {
+    "add": _add,
+    "subtract": _subtract,
+    "multiply": _multiply,
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "remainder": _remainder,
+    "floor_divide": _floor_divide,
+    "cast": _cast,
+    "dim_size": _dim_size,
+    "identity": lambda r, node: r.form(node.inputs[0]),
+    "bitwise_and": lambda r, node: (
+        r.new([Linear()], [r.form(node.inputs[1])], small=r.is_small(r.form(node.inputs[1])))
+        if r.is_natural(r.form(node.inputs[1]))
+        else None
+    ),
+}
+
+
+def _less(a: Linear, b: Linear, holds: bool) -> list[Linear]:
+    return [b - a + -1] if holds else [a - b]
+
+
+def _equal(a: Linear, b: Linear, holds: bool) -> list[Linear]:
+    return [a - b, b - a] if holds else []
+
+
+_COMPARISONS: dict[str, Callable[[Linear, Linear, bool], list[Linear]]] = {
+    "less": _less,
+    "greater": lambda a, b, holds: _less(b, a, holds),
+    "less_equal": lambda a, b, holds: _less(b, a, not holds),
+    "greater_equal": lambda a, b, holds: _less(a, b, not holds),
+    "equal": _equal,
+    "not_equal": lambda a, b, holds: _equal(a, b, not holds),
+}

@@ -1,0 +1,306 @@
+"""Emits updates: writing into part of an array, in place where nobody needs the old value.
+
+An assignment between overlapping parts of one array behaves as if the right side were computed first: either it is, into
+memory of its own, or, if most of the array is written, the whole result goes into new memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsl.codegen import elementwise
+from dsl.codegen.arrays import Scalar, load_scalar, store_scalar
+from dsl.codegen.elements import Elements, gathered_index
+from dsl.codegen.evaluate import Evaluator, unchecked, wrap_index
+from dsl.codegen.expressions import Affine, Pool, Var, given, identity_index
+from dsl.codegen.kernels import read_again
+from dsl.codegen.llvm import Operand, Value
+from dsl.codegen.memory import Placed, nbytes
+from dsl.codegen.places import surround
+from dsl.codegen.plan import reads_of
+from dsl.codegen.report import ErrorSite
+from dsl.codegen.scalars import check_box, check_start, checked_index
+from dsl.codegen.standins import StandIn
+from dsl.ir import graph as ir
+from dsl.ir.dims import DimLike
+
+if TYPE_CHECKING:
+    from dsl.codegen.region import Region
+
+__all__ = ["emit_update"]
+
+
+def emit_update(region: Region, node: ir.Node) -> None:
+    name = node.op.name
+    if name == "scatter":
+        scatter(region, node)
+    elif name == "update_slice":
+        update_slice(region, node)
+    else:
+        update_dynamic_slice(region, node)
+
+
+def updated_place(region: Region, node: ir.Node, *, disturbed: bool) -> Placed:
+    """Return the memory in which an update happens: the operand's own if it dies here, else a copy."""
+    x, (value,) = node.inputs[0], node.outputs
+    if not disturbed and x in region.placed and region.may_overwrite(x):
+        placed = region.placed[x]
+        region.program.report.in_place.append((node.op.name, node.loc))
+        region.bind(value, placed)
+        return placed
+    made = region.new_place(value)
+    region.copy_value(x, made, "an update whose old value is still needed", node)
+    region.bind(value, made)
+    return made
+
+
+def update_slice(region: Region, node: ir.Node) -> None:
+    x, v = node.inputs[:2]
+    start, step = node.attrs["start"], node.attrs["step"]
+    check_box(region, node, x.shape, start, v.shape, step)
+
+    def offset(index: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        return tuple(i.scaled(s).plus(a) for i, a, s in zip(index, start, step))
+
+    in_place = x in region.placed and region.may_overwrite(x)
+    if in_place and clashes(region, v, x, offset):
+        if large_share(region, v, x) and all(s == 1 for s in step) and region.placed[x].contiguous:
+            in_place = False
+        else:
+            v = saved(region, v)
+    if in_place:
+        placed = updated_place(region, node, disturbed=False)
+        region.map_to(v, placed.array, v.shape, offset)
+        return
+    (value,) = node.outputs
+    made = region.new_place(value)
+    if all(s == 1 for s in step):
+        surround(region, value, x, made.array, dict(enumerate(start)), v.shape)
+    else:
+        region.copy_value(x, made, "an update whose old value is still needed", node)
+    region.map_to(v, made.array, v.shape, offset)
+    region.bind(value, made)
+
+
+def large_share(region: Region, v: ir.Value, x: ir.Value) -> bool:
+    """Tell whether it is cheaper to write all of x anew than to compute v aside first."""
+    a = nbytes(v.shape, 1)
+    b = nbytes(x.shape, 1)
+    return not isinstance(a, int) or not isinstance(b, int) or 2 * a >= b
+
+
+def clashes(
+    region: Region,
+    v: ir.Value,
+    x: ir.Value,
+    offset: Callable[[tuple[Affine, ...]], tuple[Affine, ...]],
+) -> bool:
+    """Tell whether computing v element by element would read elements of x that are overwritten."""
+    variables = tuple(Var(d) for d in v.shape)
+    index = identity_index(variables)
+    slot = region.placed[x].slot
+    e = Elements(Pool(), region.in_memory).at(v, index)
+    again = set(read_again(e))
+    for read in reads_of(e):
+        if read.kind != "load":
+            continue
+        assert read.value is not None
+        placed = region.placed.get(read.value)
+        if (
+            placed is not None
+            and placed.slot is slot
+            and not (read.value is x and read.index == offset(index) and read not in again)
+        ):
+            return True
+    return False
+
+
+def saved(region: Region, v: ir.Value) -> ir.Value:
+    """Compute a value into memory of its own, and return a stand-in for it."""
+    slot = region.program.allocate(
+        nbytes(v.shape, v.dtype.itemsize), region, "an overlapping assignment"
+    )
+    made = region.in_slot(slot, v)
+    region.map_to(v, made.array, v.shape, lambda i: i)
+    stand_in: ir.Value = StandIn(None, v.type)
+    region.placed[stand_in] = made
+    region.program.release(slot)
+    return stand_in
+
+
+def update_dynamic_slice(region: Region, node: ir.Node) -> None:
+    x, v, start = node.inputs[:3]
+    axis, step = node.attrs["axis"], node.attrs.get("step", 1)
+    first = region.register(start)
+    assert isinstance(first, Value)
+    check_start(region, node, start, v.shape, x.shape)
+
+    def offset(index: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        moved = index[axis].scaled(step).plus(given(first))
+        return index[:axis] + (moved,) + index[axis + 1 :]
+
+    if x in region.placed and region.may_overwrite(x) and clashes(region, v, x, offset):
+        v = saved(region, v)
+    placed = updated_place(region, node, disturbed=False)
+    region.map_to(v, placed.array, v.shape, offset)
+
+
+def scatter(region: Region, node: ir.Node) -> None:
+    x, v, *indices = node.inputs
+    if all(not i.shape for i in indices):
+        scatter_at(region, node, x, v, indices)
+        return
+    for i, axis in zip(indices, node.attrs["axes"]):  # the same index may stand for several axes
+        check_indices(region, node, i, x.shape[axis], axis, v)
+    if x in region.placed and region.may_overwrite(x) and clashes(region, v, x, lambda i: i):
+        v = saved(region, v)
+    placed = updated_place(region, node, disturbed=False)
+    variables = tuple(Var(d) for d in v.shape)
+    index = identity_index(variables)
+    elements = Elements(Pool(), region.in_memory)
+    target = gathered_index(elements, node, x, indices, index)
+    source = elements.at(v, index)
+    evaluator = Evaluator(region.fn, region, {}, [{}], unchecked)
+    rank = max(len(i.shape) for i in indices)
+
+    def place(points: tuple[Operand, ...]) -> None:
+        """One place in the array: an element, or a part of which all elements are different ones."""
+        evaluator.points.update(zip(variables, points))
+        with evaluator.scope():
+            for affine in target:
+                for item, _ in affine.extra:
+                    evaluator.compute(item)
+            part(points)
+
+    def part(points: tuple[Operand, ...]) -> None:
+        k = len(points)
+        if k < len(variables):
+            loop = independent(region) if k == len(variables) - 1 else ("", "")
+            with region.fn.loop(0, region.dim(v.shape[k]), metadata=loop[0]) as at:
+                evaluator.points[variables[k]] = at
+                evaluator.metadata = loop[1]
+                part((*points, at))
+            return
+        with evaluator.scope():
+            address = evaluator.address(placed.array, target)
+            store_merged(
+                region,
+                node,
+                placed.array.dtype,
+                address,
+                evaluator.value(source),
+                evaluator.metadata,
+            )
+
+    region.loops(v.shape[:rank], place)
+
+
+def independent(region: Region) -> tuple[str, str]:
+    """Return metadata for a loop whose iterations are independent, and for its memory accesses."""
+    module = region.program.module
+    group = module.metadata("distinct !{}")
+    accesses = module.metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
+    return module.metadata(f"distinct !{{%self, {accesses}}}"), f", !llvm.access.group {group}"
+
+
+def check_indices(
+    region: Region, node: ir.Node, index: ir.Value, size: DimLike, axis: int, v: ir.Value
+) -> None:
+    """Check all indices before anything is written."""
+    variables = tuple(Var(d) for d in index.shape)
+    evaluator = Evaluator(region.fn, region, {}, [{}], unchecked)
+    e = Elements(Pool(), region.in_memory).at(index, identity_index(variables))
+    bad = region.fn.variable("i1")
+    bad.set(Value("false", "i1"))
+
+    def look(report: bool) -> Callable[[tuple[Operand, ...]], None]:
+        def body(points: tuple[Operand, ...]) -> None:
+            with evaluator.scope():
+                evaluator.points.update(zip(variables, points))
+                given = evaluator.value(e)
+                assert isinstance(given, Value)
+                _, wrong = wrap_index(region.fn, given, index.dtype, region.dim(size))
+                if report:
+                    wide = region.fn.convert(
+                        "sext" if index.dtype.kind == "i" else "zext", given, "i64"
+                    )
+                    region.program.fail(
+                        region.fn, wrong, ErrorSite("index", node, axis), wide, region.dim(size)
+                    )
+                else:
+                    bad.set(region.fn.either(bad.get(), wrong))
+
+        return body
+
+    region.loops(index.shape, look(False))
+    wrong = bad.get()
+    if index.shape != v.shape[: len(index.shape)] or any(not isinstance(d, int) for d in v.shape):
+        total: Operand = 1
+        for d in v.shape:
+            total = region.fn.mul(total, region.dim(d))
+        wrong = region.fn.both(wrong, region.fn.compare("ne", total, 0)) if index.shape else wrong
+    with region.fn.if_(wrong, unlikely=True):
+        region.loops(index.shape, look(True))
+
+
+def store_merged(
+    region: Region,
+    node: ir.Node,
+    dtype: np.dtype,
+    address: Value,
+    value: Scalar,
+    metadata: str = "",
+) -> None:
+    """Store an element by a scatter's mode."""
+    mode = node.attrs["mode"]
+    if mode != "update":
+        name = {"add": "sum", "multiply": "prod", "min": "min", "max": "max"}[mode]
+        old = load_scalar(region.fn, dtype, address, metadata)
+        value = elementwise.combine(region.fn, name, dtype, old, value, reassociate=False)
+    store_scalar(region.fn, dtype, value, address, metadata)
+
+
+def scatter_at(
+    region: Region, node: ir.Node, x: ir.Value, v: ir.Value, indices: Sequence[ir.Value]
+) -> None:
+    """Indices of rank 0: one element or one part of the array."""
+    axes = node.attrs["axes"]
+    places = dict(zip(axes, checked_index(region, node, x, indices)))
+
+    def offset(index: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        rest = iter(index)
+        return tuple(places[k] if k in places else next(rest) for k in range(len(x.shape)))
+
+    if not x.shape:
+        old = region.register(x)
+        value = region.register(v)
+        mode = node.attrs["mode"]
+        if mode != "update":
+            name = {"add": "sum", "multiply": "prod", "min": "min", "max": "max"}[mode]
+            value = elementwise.combine(region.fn, name, x.dtype, old, value, reassociate=False)
+        region.registers[node.outputs[0]] = value
+        return
+    if v.shape and x in region.placed and region.may_overwrite(x) and clashes(region, v, x, offset):
+        v = saved(region, v)
+    placed = updated_place(region, node, disturbed=False)
+    if not v.shape:
+        address = region.address(placed.array, offset(()))
+        store_merged(region, node, x.dtype, address, region.register(v))
+    elif node.attrs["mode"] == "update":
+        region.map_to(v, placed.array, v.shape, offset)
+    else:
+        variables = tuple(Var(d) for d in v.shape)
+        index = identity_index(variables)
+        e = Elements(Pool(), region.in_memory).at(v, index)
+        evaluator = Evaluator(region.fn, region, {}, [{}], unchecked)
+
+        def body(points: tuple[Operand, ...]) -> None:
+            with evaluator.scope():
+                evaluator.points.update(zip(variables, points))
+                address = evaluator.address(placed.array, offset(index))
+                store_merged(region, node, x.dtype, address, evaluator.value(e))
+
+        region.loops(v.shape, body)

@@ -1,0 +1,1 @@
+"""Kernels that users write in Python and numba compiles: their LLVM becomes part of the programs that call them."""

@@ -1,0 +1,254 @@
+"""Measure one case: first calls, agreement of the results, then the race.
+
+Every contender is built afresh and called once, which gives the time of a cold compile; its result is compared with
+NumPy's, or with that of the first contender where plain Python is too slow. Then the contenders take turns, so that
+what disturbs the machine disturbs them alike, until each has used its share of time; the best of its samples counts. A
+sample is as many calls as fill two milliseconds.
+"""
+
+from __future__ import annotations
+
+import time
+import timeit
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsl.commands.bench.case import Case, Function
+from dsl.commands.bench.peers import Peer, llvm_compiles
+
+__all__ = ["Contender", "Pace", "Result", "disagreement", "make_timer", "measure"]
+
+FILL = 2e-3  # seconds that a sample lasts at least
+PAUSE = 2e-3  # lets the threads of the last contender stop spinning before the next one starts
+MOST_SAMPLES = 200
+TRIES = 3  # of a cold compile
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long to measure: seconds for each contender in the race, the same for three samples, and for cold compiles."""
+
+    race: float
+    patience: float
+    compiles: float
+
+
+@dataclass
+class Contender:
+    """One contender in one case, and what was measured of it. Times are seconds."""
+
+    name: str
+    peer: Peer
+    firsts: list[float] = field(default_factory=list)  # first calls, each of a newly built function
+    samples: list[float] = field(default_factory=list)
+    error: str = ""
+    spent: float = 0.0
+    number: int = 1
+    timer: timeit.Timer | None = None
+
+    @property
+    def best(self) -> float:
+        return min(self.samples)
+
+    @property
+    def median(self) -> float:
+        return sorted(self.samples)[len(self.samples) // 2]
+
+    @property
+    def compile_time(self) -> float | None:
+        """The quickest first call, less the quickest of all calls."""
+        known = self.peer.compiles and self.firsts and self.samples
+        return max(0.0, min(self.firsts) - self.best) if known else None
+
+
+@dataclass
+class Result:
+    """What was measured of one case."""
+
+    case: Case
+    contenders: dict[str, Contender]
+    quick: bool
+    checked_against: str = ""
+    input_bytes: int = 0
+    warm: dict[str, Any] = field(default_factory=dict)  # filled by dsl.commands.bench.probe
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Return, for each peer that finished, its time over dsl's."""
+        ours = self.contenders["dsl"]
+        if not ours.samples:
+            return {}
+        raced = [c for c in self.contenders.values() if c.samples and c is not ours]
+        return {c.name: c.best / ours.best for c in raced}
+
+
+def measure(case: Case, peers: Mapping[str, Peer], pace: Pace, *, quick: bool) -> Result:
+    """Run one case with the peers that it has a way for."""
+    inputs = case.make_inputs(quick=quick)
+    skipped = {"numpy"} if case.plain_is_slow and not quick else set()
+    names = [n for n in peers if n in case.ways and n not in skipped]
+    result = Result(case, {name: Contender(name, peers[name]) for name in names}, quick)
+    result.input_bytes = sum(x.nbytes for x in inputs if isinstance(x, np.ndarray))
+    reference = None
+    # dsl comes last, so that there is something to compare it with.
+    for contender in sorted(result.contenders.values(), key=_order):
+        found = _first_calls(contender, case, inputs, pace)
+        if found is None:
+            continue
+        if reference is None and contender.name != "dsl":
+            result.checked_against, reference = contender.name, found
+        elif reference is not None:
+            contender.error = disagreement(found, reference, case)
+    if reference is None:
+        _check_tiny(result)
+    _race([c for c in result.contenders.values() if not c.error], pace)
+    return result
+
+
+def _order(contender: Contender) -> tuple[bool, bool]:
+    return contender.name == "dsl", contender.name != "numpy"
+
+
+def _check_tiny(result: Result) -> None:
+    """Where nothing else ran, compare dsl with plain Python at a size that Python can do."""
+    case, ours = result.case, result.contenders["dsl"]
+    if ours.error:
+        return
+    inputs = case.make_inputs(quick=True)
+    mine, plain = ours.peer.build(case.ways["dsl"])(*inputs), case.program(*inputs)
+    ours.error = disagreement(arrays(mine, ours.peer), arrays(plain, ours.peer), case)
+    result.checked_against = "numpy, at a small size"
+
+
+# --- First calls ---------------------------------------------------------------------------------
+
+
+def _first_calls(
+    contender: Contender, case: Case, inputs: tuple[Any, ...], pace: Pace
+) -> list[np.ndarray] | None:
+    """Build and call, again while that is quick; leave a timer for the race. Return the result, or None."""
+    peer = contender.peer
+    args = [peer.give(argument) for argument in inputs]
+    try:
+        for _ in range(TRIES if peer.compiles else 1):
+            call = result = None  # so that nothing keeps the last try's code alive
+            call, result = _first_call(contender, case, args)
+            if sum(contender.firsts) > pace.compiles:
+                break
+    except Exception as error:
+        contender.error = f"{type(error).__name__}: {_first_line(error)}"
+        return None
+    assert call is not None
+    contender.timer = make_timer(peer, call, args, result)
+    return arrays(result, peer)
+
+
+def _first_call(contender: Contender, case: Case, args: list[Any]) -> tuple[Function, Any]:
+    peer, again = contender.peer, bool(contender.firsts)
+    with peer.cold(again=again):
+        counted = llvm_compiles()
+        call = peer.build(case.ways[contender.name])
+        start = time.perf_counter()
+        result = peer.wait(call(*args))
+        spent = time.perf_counter() - start
+    # A later try of dsl that compiled nothing, because the process remembers the code, was not cold.
+    remembered = contender.name == "dsl" and counted is not None and counted == llvm_compiles()
+    if not (again and remembered):
+        contender.firsts.append(spent)
+    return call, result
+
+
+def make_timer(peer: Peer, call: Function, args: list[Any], result: Any) -> timeit.Timer:
+    """Return a timer of the call, spelled out so that the loop around it costs as little as can be."""
+    named = {f"a{k}": argument for k, argument in enumerate(args)}
+    return timeit.Timer(
+        peer.call_text(named, result), globals={"call": call, "wait": peer.wait, **named}
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+# --- Agreement -----------------------------------------------------------------------------------
+
+
+def arrays(result: Any, peer: Peer) -> list[np.ndarray]:
+    """Return a result as a list of NumPy arrays."""
+    parts = result if isinstance(result, tuple | list) else [result]
+    return [np.asarray(peer.take(part)) for part in parts]
+
+
+def disagreement(found: list[np.ndarray], expected: list[np.ndarray], case: Case) -> str:
+    """Say how results differ by more than the case allows, or nothing."""
+    if len(found) != len(expected):
+        return f"wrong: {len(found)} results, expected {len(expected)}"
+    return next(filter(None, (_difference(*pair, case) for pair in zip(found, expected))), "")
+
+
+def _difference(found: np.ndarray, expected: np.ndarray, case: Case) -> str:
+    if found.shape != expected.shape:
+        return f"wrong: shape {found.shape}, expected {expected.shape}"
+    if found.dtype.kind != expected.dtype.kind:
+        return f"wrong: dtype {found.dtype}, expected {expected.dtype}"
+    if not found.size:
+        return ""
+    if found.dtype.kind in "biu":
+        off = found != expected
+    else:
+        off = ~_close(found, expected, case.tolerance or _tolerance(found, expected))
+    share = float(np.mean(off))
+    return "" if share <= case.mismatches else f"wrong: {100 * share:.3g} % of the elements differ"
+
+
+def _close(found: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
+    size = np.abs(expected)
+    scale = np.max(size, where=np.isfinite(size), initial=0.0)
+    near = np.isclose(found, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+    return np.asarray(near)
+
+
+def _tolerance(*results: np.ndarray) -> float:
+    single = any(r.dtype in (np.float32, np.complex64) for r in results)
+    return 1e-5 if single else 1e-9
+
+
+# --- The race ------------------------------------------------------------------------------------
+
+
+def _race(contenders: list[Contender], pace: Pace) -> None:
+    for contender in contenders:
+        _set_number(contender)
+    running = contenders
+    while running:
+        for contender in running:
+            _sample(contender)
+        running = [c for c in running if _wants_more(c, pace)]
+
+
+def _set_number(contender: Contender) -> None:
+    """Choose the number of calls in a sample."""
+    assert contender.timer is not None
+    once = min(contender.timer.repeat(repeat=2, number=1))
+    contender.number = max(1, min(10_000, round(FILL / max(once, 1e-9))))
+
+
+def _sample(contender: Contender) -> None:
+    assert contender.timer is not None
+    time.sleep(PAUSE)
+    begin = time.perf_counter()
+    if contender.number > 1:
+        contender.timer.timeit(1)  # brings code and data back into the caches
+    contender.samples.append(contender.timer.timeit(contender.number) / contender.number)
+    contender.spent += time.perf_counter() - begin
+
+
+def _wants_more(contender: Contender, pace: Pace) -> bool:
+    if len(contender.samples) >= MOST_SAMPLES:
+        return False
+    few = len(contender.samples) < 3
+    return contender.spent < (pace.patience if few else pace.race)

@@ -1,0 +1,121 @@
+"""A function compiled for one description of its arguments: its graph, kernels and code at each stage, and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsl.errors import ConfigError, UnsupportedError
+from dsl.frontend.sizes import Pattern
+from dsl.frontend.tracing import TracedFunction
+from dsl.ir.graph import Graph
+from dsl.passes.lower_control import lower_control
+
+__all__ = ["STAGES", "Lowered"]
+
+GRAPHS = ("traced", "optimized", "lowered")
+TEXTS = ("kernels", "llvm", "asm")
+STAGES = GRAPHS + TEXTS
+_LATER = ("placed", "partitioned", "ptx")
+
+
+@dataclass
+class Lowered:
+    """What `Compiled.lower` returns. `times` has the seconds that each phase of compiling took."""
+
+    name: str
+    traced: TracedFunction
+    optimized: Graph
+    reason: str
+    times: dict[str, float]
+    executable: Callable[[list[Any]], list[Any]]
+    stages: dict[str, Graph] = field(default_factory=dict)
+    pattern: Pattern | None = None  # the sizes that it takes, if more than those of one call
+
+    def graph(self, stage: str = "optimized") -> Graph:
+        """Return the graph at a stage."""
+        if stage == "traced":
+            return self.traced.graph
+        if stage == "optimized":
+            return self.optimized
+        if stage == "lowered":
+            return self.stages.setdefault(stage, lower_control(self.optimized))
+        if stage in TEXTS:
+            raise UnsupportedError(
+                f"the stage {stage!r} is not a graph",
+                remedy=f"ask for its text: `.text({stage!r})`",
+            )
+        if stage in _LATER:
+            raise UnsupportedError(
+                f"the stage {stage!r} is not built yet",
+                remedy=f"the stages today are {', '.join(STAGES)}",
+            )
+        raise ConfigError(
+            f"there is no stage {stage!r}", remedy=f"the stages are {', '.join(STAGES)}"
+        )
+
+    def text(self, stage: str = "optimized", *, locations: bool = True) -> str:
+        """Return a stage as text: the IR of a graph, the plan of kernels, LLVM's IR as emitted, or machine code."""
+        from dsl.ir.text import print_graph
+
+        if stage not in TEXTS:
+            return print_graph(self.graph(stage), locations=locations)
+        native = self._native()
+        if stage == "kernels":
+            return f"program @{self.name}\n" + "".join(
+                f"  {line}\n" for line in native.report.lines
+            )
+        if stage == "llvm":
+            return str(native.text)
+        from dsl.codegen.cpu.jit import assembly
+        from dsl.codegen.cpu.native import LEVEL
+
+        return assembly(native.text, LEVEL, link=native.link)
+
+    def _native(self) -> Any:
+        native = getattr(self.executable, "native", None)
+        if native is None:
+            raise UnsupportedError(
+                "the interpreter runs this function, so there is no machine code",
+                remedy="set the option `backend` to 'native'",
+            )
+        return native
+
+    def dot(self, stage: str = "lowered") -> str:
+        """Return the graph of a stage in Graphviz's language."""
+        from dsl.ir.draw import dot
+
+        return dot(self.graph(stage))
+
+    def show(self, stage: str = "optimized") -> Any:
+        """Return a self-contained picture: shown as HTML in a notebook, `.html` holds the text, `.save(path)` writes it."""
+        from dsl.ir.draw import Picture
+
+        return Picture(self.graph(stage))
+
+    def memory_report(self) -> str:
+        """Say what memory a call takes beside its arguments, which arrays are copied, and which updates are in place."""
+        report = self._native().report
+        lines = [f"{self.name}: {len(report.slots)} arrays of workspace and results"]
+        lines += [f"  {_bytes(size):>14}  {kind}: {note}" for kind, size, note in report.slots]
+        lines.append(f"copies: {len(report.copies)}")
+        lines += [f"  {_bytes(size):>14}  {why}{_at(loc)}" for why, size, loc in report.copies]
+        lines.append(f"in place: {len(report.in_place)}")
+        lines += [f"  {op}{_at(loc)}" for op, loc in report.in_place]
+        return "\n".join(lines)
+
+    def fallbacks(self) -> list[str]:
+        """Return the ops that have no native form and run in NumPy, each with its line."""
+        native = getattr(self.executable, "native", None)
+        return [] if native is None else [f"{op}{_at(loc)}" for op, loc in native.report.fallbacks]
+
+
+def _bytes(size: Any) -> str:
+    if size is None:
+        return "data-dependent"
+    return f"{size:,} B" if isinstance(size, int) else f"{size} B"
+
+
+def _at(loc: Any) -> str:
+    return "" if loc is None else f"  ({loc})"

@@ -1,0 +1,1026 @@
+"""Native code writes in place where it may, and nobody can tell: programs with aliases, overlaps, swaps and old values.
+
+Every program here is small and nasty: it reads what another statement overwrites, passes arrays round in loops, or
+returns the same memory twice. Each must leave results and arguments as NumPy does, call after call. Then: results own
+their memory, and calls, also those that raise, give back all the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from test_programs import check_same
+
+import dsl
+from dsl.codegen.cpu import memory
+
+Program = Callable[..., Any]
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed + sum(shape)).uniform(-2, 2, shape).round(3)
+
+
+def whole(*shape: int, low: int = 0, high: int = 9) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(low, high, shape)
+
+
+def check(function: Program, *args: Any, calls: int = 2, aliases: bool = True) -> None:
+    """Compare a compiled function with the plain one, on the arguments as each call leaves them for the next."""
+    compiled = dsl.jit(function)
+    plain, mine = copy.deepcopy(args), copy.deepcopy(args)
+    for k in range(calls):
+        expected, found = function(*plain), compiled(*mine)
+        check_same(found, expected, f"result of call {k}")
+        check_same(mine, plain, f"arguments after call {k}")
+        if aliases:
+            check_aliases(found, mine, expected, plain)
+
+
+def check_aliases(found: Any, mine: Any, expected: Any, plain: Any) -> None:
+    """A result is an argument of the call where it is one in NumPy, and shares no memory with others."""
+    several = isinstance(expected, tuple)
+    for f, e in zip(found if several else [found], expected if several else [expected]):
+        for a, b in zip(mine, plain):
+            if isinstance(a, np.ndarray) and isinstance(e, np.ndarray) and e.size:
+                assert (f is a) == (e is b)
+                assert np.shares_memory(f, a) == np.shares_memory(e, b)
+
+
+# -- overlapping assignments ---------------------------------------------------------------------------------------
+
+
+def shift_right(u):
+    u[1:] = u[:-1]
+
+
+def shift_left(u):
+    u[:-1] = u[1:]
+
+
+def shift_by_two(u):
+    u[2:] = u[:-2] + u[2:]
+
+
+def turn_round(u):
+    u[:] = u[::-1]
+
+
+def turn_round_half(u):
+    u[3:] = u[3::-1][: len(u) - 3]
+
+
+def every_other(u):
+    u[::2] = u[1::2]
+
+
+def every_other_backwards(u):
+    u[::2] = u[::-2]
+
+
+def prefix_by_shifts(u):
+    u[1:] += u[:-1]
+    u[2:] += u[:-2]
+    u[4:] += u[:-4]
+
+
+def negative_steps(u):
+    u[::-1] = u * 2
+    u[-1:0:-2] += u[0:-1:2]
+    return u[::-1]
+
+
+def dynamic_spans(u, i, j, k):
+    u[i:j] = u[k : k + j - i]
+
+
+def dynamic_spans_of_expressions(u, i, j, k):
+    u[i:j] = u[k : k + j - i] * 2 + u[i:j]
+    u[k : k + 2] = u[i : i + 2]
+
+
+def dynamic_rows(m, i, j):
+    m[i] = m[j]
+    m[j] += m[i] + m[i - 1]
+
+
+def dynamic_columns(m, i, j):
+    m[:, i] = m[:, j] - m[:, i]
+    m[:, j], m[:, i] = m[:, i].copy(), m[:, j].copy()
+
+
+def transpose_in_place(m):
+    m[:] = m.T
+
+
+def symmetrise(m):
+    m += m.T
+    m[1:, :] = m[:-1, :].T[:, : m.shape[0] - 1].T
+
+
+def add_row_to_all(m):
+    m += m[0]
+
+
+def add_column_to_all(m):
+    m -= m[:, 1:2]
+
+
+def subtract_last(m):
+    m[...] = m - m[-1, -1]
+
+
+def block_move(m):
+    m[1:, 1:] = m[:-1, :-1]
+    m[:-1, 1:] += m[1:, :-1]
+
+
+def stencil_in_place(m):
+    m[1:-1, 1:-1] = 0.25 * (m[:-2, 1:-1] + m[2:, 1:-1] + m[1:-1, :-2] + m[1:-1, 2:])
+
+
+def gather_scatter_itself(u, i):
+    u[i] = u[i[::-1]] + 1
+    u[i] += u[0]
+    return u[i]
+
+
+def masked_from_itself(u):
+    u[u > 0] = u[0]
+    u[u < 0] += u[::-1][u < 0]
+
+
+def cumulative_onto_itself(u):
+    u[:] = np.cumsum(u)
+    u[1:] = np.cumsum(u[:-1])
+
+
+def matmul_onto_itself(m):
+    m[:] = m @ m
+    m[0] = m @ m[0]
+
+
+def sort_part(u):
+    u[2:] = np.sort(u[:-2])
+    u[::-1][:3] = np.sort(u)[:3]
+
+
+def reduce_into_itself(m):
+    m[0] = m.sum(axis=0)
+    m[:, 0] = m.max(axis=1)
+    m /= m.sum()
+
+
+def two_arguments(u, v):
+    u[1:] = v[:-1] + u[:-1]
+    v[:-1] = u[1:] * v[1:]
+
+
+def concatenate_onto_itself(u):
+    n = len(u)
+    u[:] = np.concatenate([u[n // 2 :], u[: n // 2]])
+    u[:] = np.concatenate([u[1:], u[:1]])
+
+
+def roll_onto_itself(m):
+    m[:] = np.roll(m, 1, axis=0)
+    m[:] = np.roll(m, (1, 2), axis=(0, 1))
+
+
+def pad_onto_itself(u):
+    u[:] = np.pad(u[1:-1], 1, mode="edge")
+
+
+def same_array_both_sides(u):
+    u[...] = u
+    u[:] = u[:]
+    u += u
+    u *= u
+
+
+OVERLAPS = [
+    (shift_right, (numbers(9),)),
+    (shift_left, (numbers(9),)),
+    (shift_by_two, (numbers(9),)),
+    (turn_round, (numbers(8),)),
+    (turn_round, (numbers(9),)),
+    (turn_round_half, (numbers(7),)),
+    (every_other, (numbers(10),)),
+    (every_other_backwards, (numbers(10),)),
+    (prefix_by_shifts, (numbers(9),)),
+    (negative_steps, (numbers(9),)),
+    (dynamic_spans, (numbers(12), 2, 7, 4)),
+    (dynamic_spans, (numbers(12), 4, 9, 1)),
+    (dynamic_spans, (numbers(12), 3, 3, 0)),
+    (dynamic_spans_of_expressions, (numbers(12), 2, 7, 4)),
+    (dynamic_rows, (numbers(4, 5), 1, 3)),
+    (dynamic_rows, (numbers(4, 5), 2, 2)),
+    (dynamic_columns, (numbers(4, 5), 0, 3)),
+    (transpose_in_place, (numbers(5, 5),)),
+    (transpose_in_place, (numbers(70, 70),)),
+    (symmetrise, (numbers(5, 5),)),
+    (add_row_to_all, (numbers(4, 5),)),
+    (add_column_to_all, (numbers(4, 5),)),
+    (subtract_last, (numbers(4, 5),)),
+    (block_move, (numbers(5, 5),)),
+    (stencil_in_place, (numbers(6, 7),)),
+    (gather_scatter_itself, (numbers(8), np.array([3, 1, 4, 1, 5]))),
+    (masked_from_itself, (numbers(9),)),
+    (cumulative_onto_itself, (numbers(9),)),
+    (matmul_onto_itself, (numbers(5, 5),)),
+    (sort_part, (numbers(9),)),
+    (reduce_into_itself, (numbers(4, 5) + 3,)),
+    (reduce_into_itself, (numbers(20, 5) + 3,)),
+    (two_arguments, (numbers(9), numbers(9, seed=1))),
+    (concatenate_onto_itself, (numbers(9),)),
+    (roll_onto_itself, (numbers(4, 5),)),
+    (pad_onto_itself, (numbers(9),)),
+    (same_array_both_sides, (numbers(9),)),
+]
+
+
+@pytest.mark.parametrize(("function", "args"), OVERLAPS, ids=lambda x: getattr(x, "__name__", ""))
+def test_overlapping_assignments_read_first(function: Program, args: tuple[Any, ...]) -> None:
+    check(function, *args)
+
+
+@pytest.mark.parametrize(
+    ("function", "args"), OVERLAPS[::3], ids=lambda x: getattr(x, "__name__", "")
+)
+@pytest.mark.parametrize("layout", ["strided", "reversed"])
+def test_overlapping_assignments_of_strided_arguments(
+    function: Program, args: tuple[Any, ...], layout: str
+) -> None:
+    def give(x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return x
+        if layout == "reversed":
+            return np.flip(np.array(np.flip(x)))
+        out = np.zeros([2 * n for n in x.shape], x.dtype)[(slice(None, None, 2),) * x.ndim]
+        out[...] = x
+        return out
+
+    compiled = dsl.jit(function)
+    plain, mine = [give(x) for x in args], [give(x) for x in args]
+    check_same(compiled(*mine), function(*plain), "result")
+    check_same(mine, plain, "arguments")
+
+
+# -- names that move round in loops ---------------------------------------------------------------------------------
+
+
+def swap_two(a, b, n):
+    for _ in range(n):
+        a, b = b, a
+    return a, b
+
+
+def swap_and_write(a, b, n):
+    for k in range(n):
+        a, b = b, a
+        a = a.copy()
+        a[k % len(a)] += 1.0
+    return a, b
+
+
+def rotate_three(a, b, c, n):
+    for _ in range(n):
+        a, b, c = b, c, a
+    return a, b, c
+
+
+def rotate_three_and_compute(a, b, c, n):
+    for _ in range(n):
+        a, b, c = b + c, c * 0.5, a - b
+    return a, b, c
+
+
+def leapfrog(u, n):
+    old, now = u.copy(), u * 0.9
+    for _ in range(n):
+        new = np.zeros_like(u)
+        new[1:-1] = 2 * now[1:-1] - old[1:-1] + 0.1 * (now[2:] - 2 * now[1:-1] + now[:-2])
+        old, now = now, new
+    return old, now
+
+
+def ping_pong_buffers(u, n):
+    a, b = u.copy(), u.copy()
+    for _ in range(n):
+        b[1:-1] = a[1:-1] + 0.1 * (a[2:] - 2 * a[1:-1] + a[:-2])
+        a[1:-1] = b[1:-1] + 0.1 * (b[2:] - 2 * b[1:-1] + b[:-2])
+    return a, b
+
+
+def duplicate(a, n):
+    b = a.copy()
+    for _ in range(n):
+        b = a
+        a = a * 0.5
+    return a, b
+
+
+def both_from_one(a, b, n):
+    for _ in range(n):
+        a, b = a + b, a + b
+    return a, b
+
+
+def both_become_one(a, b, n):
+    for _ in range(n):
+        a, b = b, b
+    return a, b
+
+
+def chain_of_four(a, n):
+    b, c, d = a + 1, a + 2, a + 3
+    for k in range(n):
+        a, b, c, d = d, a, b, c
+        c = c + k
+    return a, b, c, d
+
+
+def fibonacci_of_arrays(a, n):
+    b = np.zeros_like(a)
+    while n > 0:
+        a, b = a + b, a
+        n -= 1
+    return a, b
+
+
+def swap_while(a, b, n):
+    while n > 0 and a[0] < 100:
+        a, b = b * 2, a + 1
+        n -= 1
+    return a, b
+
+
+def swap_of_unequal_use(a, b, n):
+    total = 0.0
+    for _ in range(n):
+        a, b = b, a
+        total += a[0]
+    return total, a.sum()
+
+
+def reverse_each_trip(a, n):
+    for _ in range(n):
+        a = a[::-1]
+    return a
+
+
+def transpose_each_trip(m, n):
+    for _ in range(n):
+        m = m.T + 0.0
+    return m
+
+
+def transposed_view_each_trip(m, n):
+    for _ in range(n):
+        m = m.T
+    return m
+
+
+def reshape_each_trip(u, n):
+    m = u.reshape(3, 4)
+    for _ in range(n):
+        m = m.reshape(4, 3).T.copy()
+    return m
+
+
+def nested_rebuild(a, n):
+    b = np.zeros_like(a)
+    for i in range(n):
+        for j in range(n):
+            b[(i + j) % len(b)] += a[j % len(a)]
+        a = a * 0.5 + b
+    return a, b
+
+
+def nested_swaps(a, b, n):
+    a, b = a.copy(), b.copy()
+    for _ in range(n):
+        for _ in range(n):
+            a, b = b, a
+            a = a + 1
+        b[0] = a[1]
+        a, b = b, a
+    return a, b
+
+
+def inner_loop_carries_outer(a, n):
+    b = a.copy()
+    for _ in range(n):
+        c = b
+        for j in range(3):
+            c = c + a
+            b[j] = c[j]
+        a = a + c * 0.1
+    return a, b
+
+
+def zero_trips(a, b, n):
+    a, b = a + 0, b + 0
+    for _ in range(n):
+        a, b = b + 1, a
+    while n > 0:
+        b[0] = a[0]
+        n -= 1
+    return a, b
+
+
+def zero_trip_inner(a, n):
+    for i in range(n):
+        for j in range(i):
+            a[j] += a[i]
+            a = a + 1
+    return a
+
+
+def growing(a, n):
+    out = a[:0]
+    for k in range(n):
+        out = np.concatenate([out, a * k])
+    return out
+
+
+def growing_and_summing(a, n):
+    out = np.zeros(0)
+    total = 0.0
+    for k in range(n):
+        out = np.append(out, a[k % len(a)])
+        total += out.sum()
+        out = out[::-1] if k % 2 else out
+    return out, total
+
+
+def shrinking(a):
+    total = 0.0
+    while len(a) > 1:
+        total += a[0]
+        a = a[1:] + a[:-1]
+    return a, total
+
+
+def grow_two_and_swap(a, n):
+    b = a[:1]
+    for _ in range(n):
+        a, b = np.concatenate([b, a]), a
+    return a, b
+
+
+def carried_argument(u, n):
+    for k in range(n):
+        u[k % len(u)] += u[(k - 1) % len(u)]
+    return u
+
+
+def carried_argument_replaced(u, n):
+    for _ in range(n):
+        u[0] += 1.0
+        u = u * 2
+    return u
+
+
+def break_between(a, b, n):
+    a, b = a.copy(), b.copy()
+    for k in range(n):
+        a[k] = b[k]
+        if a[k] > 1:
+            break
+        b += a
+        if b[k] < -1:
+            continue
+        a[:] = b - a
+    return a, b
+
+
+N = [0, 1, 2, 3, 7]
+A, B, C = numbers(5), numbers(5, seed=1), numbers(5, seed=2)
+LOOPS = [
+    (swap_two, (A, B)),
+    (swap_and_write, (A, B)),
+    (rotate_three, (A, B, C)),
+    (rotate_three_and_compute, (A, B, C)),
+    (leapfrog, (A,)),
+    (ping_pong_buffers, (A,)),
+    (duplicate, (A,)),
+    (both_from_one, (A, B)),
+    (both_become_one, (A, B)),
+    (chain_of_four, (A,)),
+    (fibonacci_of_arrays, (A,)),
+    (swap_while, (A, B)),
+    (swap_of_unequal_use, (A, B)),
+    (reverse_each_trip, (A,)),
+    (transpose_each_trip, (numbers(4, 4),)),
+    (transposed_view_each_trip, (numbers(4, 4),)),
+    (reshape_each_trip, (numbers(12),)),
+    (nested_rebuild, (A,)),
+    (nested_swaps, (A, B)),
+    (inner_loop_carries_outer, (A,)),
+    (zero_trips, (A, B)),
+    (zero_trip_inner, (numbers(8),)),
+    (growing, (A,)),
+    (growing_and_summing, (A,)),
+    (grow_two_and_swap, (A,)),
+    (carried_argument, (A,)),
+    (carried_argument_replaced, (A,)),
+    (break_between, (numbers(8), numbers(8, seed=1))),
+]
+
+
+@pytest.mark.parametrize(("function", "args"), LOOPS, ids=lambda x: getattr(x, "__name__", ""))
+def test_arrays_that_change_places_in_loops(function: Program, args: tuple[Any, ...]) -> None:
+    compiled = dsl.jit(function)
+    for n in N:
+        plain, mine = copy.deepcopy(args), copy.deepcopy(args)
+        expected, found = function(*plain, n), compiled(*mine, n)
+        check_same(found, expected, f"result for {n} trips")
+        check_same(mine, plain, f"arguments after {n} trips")
+
+
+def test_arrays_that_shrink_in_loops() -> None:
+    check(shrinking, numbers(9))
+    check(shrinking, numbers(1))
+
+
+# -- branches ---------------------------------------------------------------------------------------------------------
+
+
+def swapped_if(a, b, flag):
+    if flag:
+        a, b = b, a
+    return a, b
+
+
+def swapped_if_and_written(a, b, flag):
+    if flag:
+        a, b = b.copy(), a.copy()
+    else:
+        a, b = a.copy(), b.copy()
+    a[0] = 9.0
+    b[1] = a[0] + b[0]
+    return a, b
+
+
+def one_or_the_other(a, b, flag):
+    c = a if flag else b
+    return c + a, c.sum()
+
+
+def updated_on_one_side(a, flag):
+    b = a * 2
+    if flag:
+        b[1:] = b[:-1]
+    return a, b
+
+
+def updated_on_both_sides(a, flag):
+    b = a + 1
+    c = b.copy()
+    if flag:
+        b[0] = 5.0
+    else:
+        b[-1] = c[0]
+        c = b
+    return b, c
+
+
+def broadcast_then_written(a, flag):
+    b = np.broadcast_to(a * 2, (3, len(a))).copy()
+    if flag:
+        b[0] += 1.0
+    return b
+
+
+def view_then_written(m, flag):
+    b = (m * 2)[1:, ::-1].copy()
+    if flag:
+        b[0, 0] = -1.0
+    else:
+        b = b + b[::-1]
+    return b
+
+
+def old_value_after_branch(a, flag):
+    b = a * 3
+    c = b
+    if flag:
+        c = b.copy()
+        c[2] = 0.0
+    return b, c + 0
+
+
+def argument_in_branch(u, flag):
+    if flag:
+        u[1:] = u[:-1]
+    else:
+        u *= 2
+    return u.sum()
+
+
+def conditional_in_loop(a, b, n):
+    for k in range(n):
+        if a[k] > b[k]:
+            a, b = b, a
+        else:
+            a = a + 0.5
+        c = b.copy()
+        c[k] = a[k]
+        b = c
+    return a, b
+
+
+def three_ways_in_loop(a, b, c, n):
+    for k in range(n):
+        if k % 3 == 0:
+            a, b, c = c, a, b
+        elif k % 3 == 1:
+            a = b + c
+        else:
+            c[k % len(c)] = a[0]
+    return a, b, c
+
+
+def update_under_nested_tests(u, n):
+    for k in range(n):
+        if u[k] > 0:
+            if u[k - 1] < 0:
+                u[k] = u[k - 1]
+            else:
+                u[k - 1] = -u[k]
+    return u
+
+
+def both_sides_return_each_other(a, b, flag):
+    if flag:
+        return b, a
+    return a, b
+
+
+def early_return(a, flag):
+    b = a * 2
+    if flag:
+        return b
+    b[0] = 1.0
+    return b
+
+
+BRANCHES = [
+    (swapped_if, (A, B)),
+    (swapped_if_and_written, (A, B)),
+    (one_or_the_other, (A, B)),
+    (updated_on_one_side, (A,)),
+    (updated_on_both_sides, (A,)),
+    (broadcast_then_written, (A,)),
+    (view_then_written, (numbers(4, 5),)),
+    (old_value_after_branch, (A,)),
+    (argument_in_branch, (A,)),
+    (both_sides_return_each_other, (A, B)),
+    (early_return, (A,)),
+]
+
+
+@pytest.mark.parametrize(("function", "args"), BRANCHES, ids=lambda x: getattr(x, "__name__", ""))
+def test_arrays_in_branches(function: Program, args: tuple[Any, ...]) -> None:
+    compiled = dsl.jit(function)
+    for flag in (True, False, True):
+        plain, mine = copy.deepcopy(args), copy.deepcopy(args)
+        expected, found = function(*plain, flag), compiled(*mine, flag)
+        check_same(found, expected, "result")
+        check_same(mine, plain, "arguments")
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (conditional_in_loop, (A, B)),
+        (three_ways_in_loop, (A, B, C)),
+        (update_under_nested_tests, (numbers(8),)),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_branches_in_loops(function: Program, args: tuple[Any, ...]) -> None:
+    for n in (0, 1, 2, 5):
+        check(function, *args, n, aliases=False)
+
+
+# -- old values, names and views ---------------------------------------------------------------------------------------
+
+
+def old_value_is_read_later(a):
+    b = a * 2
+    c = b.copy()
+    c[1] = 7.0
+    return b + c, b.sum()
+
+
+def two_names(a):
+    b = a * 2
+    c = b
+    c[0] = 1.0
+    return b, c
+
+
+def two_names_of_an_argument(u):
+    v = u
+    v[0] = 1.0
+    w = u[1:]
+    w[0] = 2.0
+    return u + v, w
+
+
+def view_of_view(m):
+    v = m[1:]
+    w = v[:, ::2]
+    x = w.T
+    x[1] = 0.0
+    w[0] += 1.0
+    return v.sum(), x
+
+
+def view_of_view_of_local(m):
+    n = m * 2
+    v = n[1:][:, 1:]
+    v[0] = -1.0
+    v[:, 0] *= 2
+    return n, v[0] + n[0, 1:]
+
+
+def flattened_view(m):
+    v = m.reshape(-1)
+    v[1::2] = 0.0
+    m[0] = v[-m.shape[1] :]
+    return v[::-1]
+
+
+def diagonal_through_flat(m):
+    n = len(m)
+    flat = m.reshape(-1)
+    flat[:: n + 1] = 1.0
+    return m.trace()
+
+
+def read_between_writes(u):
+    a = u[0]
+    u[0] = 5.0
+    b = u[0]
+    u[0] = a + b
+    s = u.sum()
+    u[1] = s
+    return a, b, s, u.max()
+
+
+def array_between_writes(u):
+    a = u + 0
+    u[0] = 5.0
+    b = u * 2
+    u[1:] = a[:-1] + b[1:]
+    return a, b
+
+
+def returned_twice(a):
+    b = a + 1
+    return b, b, b[::-1]
+
+
+def returned_and_updated(a):
+    b = a + 1
+    c = b.copy()
+    c[0] = 0.0
+    d = c.copy()
+    d[1] = 0.0
+    return b, c, d
+
+
+def argument_returned(u):
+    return u
+
+
+def argument_returned_after_write(u):
+    u[0] = 3.0
+    return u
+
+
+def argument_and_copy(u):
+    return u, u.copy(), u + 0
+
+
+def many_temporaries(a):
+    b = a + 1
+    c = b * a
+    d = np.sort(c)
+    e = d - b
+    f = np.cumsum(e)
+    b = f + c
+    return b[::-1] + d, e.sum()
+
+
+def write_then_argument_of_both(u, v):
+    u[:] = v
+    v[:] = u * 2
+    u += v
+    return u - v
+
+
+def constants_are_not_written(n):
+    a = np.array([1.0, 2.0, 3.0])
+    for _ in range(n):
+        a[0] += 1.0
+    b = np.zeros(3)
+    b[1] = a[0]
+    return a, b, np.zeros(3)
+
+
+def scatter_into_constant(i):
+    table = np.array([[1, 2, 3], [4, 5, 6]])
+    table[i] = 0
+    return table
+
+
+def integers_in_place_of_floats(a):
+    b = (a * 10).astype(np.int64)
+    c = b.view(np.float64).copy() if False else b * 2
+    d = c / 3
+    return d.astype(np.int64) + b
+
+
+NAMES = [
+    (old_value_is_read_later, (A,)),
+    (two_names, (A,)),
+    (two_names_of_an_argument, (A,)),
+    (view_of_view, (numbers(4, 6),)),
+    (view_of_view_of_local, (numbers(4, 6),)),
+    (flattened_view, (numbers(4, 6),)),
+    (diagonal_through_flat, (numbers(5, 5),)),
+    (read_between_writes, (A,)),
+    (array_between_writes, (A,)),
+    (returned_twice, (A,)),
+    (returned_and_updated, (A,)),
+    (argument_returned, (A,)),
+    (argument_returned_after_write, (A,)),
+    (argument_and_copy, (A,)),
+    (many_temporaries, (A,)),
+    (write_then_argument_of_both, (A, B)),
+    (constants_are_not_written, (3,)),
+    (scatter_into_constant, (1,)),
+    (integers_in_place_of_floats, (A,)),
+]
+
+
+@pytest.mark.parametrize(("function", "args"), NAMES, ids=lambda x: getattr(x, "__name__", ""))
+def test_old_values_names_and_views(function: Program, args: tuple[Any, ...]) -> None:
+    check(function, *args)
+
+
+def test_the_same_array_for_two_arguments() -> None:
+    plain, mine = numbers(9), numbers(9)
+    compiled = dsl.jit(two_arguments)
+    for _ in range(2):
+        check_same(compiled(mine, mine), two_arguments(plain, plain), "result")
+        check_same(mine, plain, "arguments")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_arguments_that_overlap_are_refused_when_one_is_written(first: bool) -> None:
+    compiled = dsl.jit(two_arguments)
+    if not first:  # the entry is there already and must see it too
+        compiled(numbers(8), numbers(8))
+    for make in (lambda x: (x[1:], x[:-1]), lambda x: (x[:8], x[7::-1])):
+        x = numbers(9)
+        with pytest.raises(dsl.errors.AliasError, match="overlap"):
+            compiled(*make(x))
+        check_same(x, numbers(9), "arguments")
+
+
+def view_kept_by_no_trip(m, x, n):
+    row = m[1]
+    for _ in range(n):
+        row = np.abs(x)
+    row[-2] = 9.0
+
+
+def one_after_one_trip(a, b, n):
+    for _ in range(n):
+        a, b = b + 1, a
+    b[0] = 50.0
+
+
+def kept_by_a_branch(m, x, n):
+    for k in range(n):
+        if k == 1:
+            m = np.abs(x)
+    m[-2] = 9.0
+
+
+def kept_by_a_jump(m, x, n):
+    row = m[1]
+    for k in range(n):
+        if k != 1:
+            continue
+        row = np.abs(x)
+    row[-2] = 9.0
+
+
+def test_a_write_after_a_loop_reaches_the_callers_array() -> None:
+    for n in range(3):
+        check(view_kept_by_no_trip, numbers(3, 4), numbers(4), n)
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (one_after_one_trip, (A, B)),
+        (kept_by_a_branch, (A, B)),
+        (kept_by_a_jump, (numbers(3, 5), B)),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_a_write_after_a_loop_that_chose_the_array_is_refused(
+    function: Program, args: tuple[Any, ...]
+) -> None:
+    with pytest.raises(dsl.errors.AliasError, match="may or may not share memory"):
+        dsl.jit(function)(*copy.deepcopy(args), 2)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def level() -> tuple[int, int]:
+    gc.collect()
+    found = memory.stats()
+    return found.in_use, found.blocks
+
+
+def raises_in_loop(u, n):
+    out = u * 2
+    for k in range(n):
+        out = np.concatenate([out, u[k : k + 1]])
+        out[0] += u[k]
+    return out
+
+
+def raises_after_allocating(u, n):
+    a = np.sort(u)
+    b = np.cumsum(a) + u
+    c = u[u > 0]
+    return a + b, c, b[n]
+
+
+LEAKS = [
+    (swap_and_write, (A, B, 3)),
+    (growing, (A, 4)),
+    (growing_and_summing, (A, 5)),
+    (shrinking, (numbers(9),)),
+    (chain_of_four, (A, 5)),
+    (conditional_in_loop, (A, B, 4)),
+    (returned_twice, (A,)),
+    (many_temporaries, (numbers(1000),)),
+    (matmul_onto_itself, (numbers(60, 60),)),
+    (raises_in_loop, (A, 9)),
+    (raises_after_allocating, (A, 5)),
+    (raises_after_allocating, (A, 1)),
+]
+
+
+@pytest.mark.parametrize(("function", "args"), LEAKS, ids=lambda x: getattr(x, "__name__", ""))
+def test_calls_leak_nothing(function: Program, args: tuple[Any, ...]) -> None:
+    compiled = dsl.jit(function)
+
+    def call() -> None:
+        with contextlib.suppress(IndexError):
+            compiled(*copy.deepcopy(args))
+
+    for _ in range(3):
+        call()
+    before = level()
+    for _ in range(20):
+        call()
+    assert level() == before
+
+
+def test_results_own_their_memory() -> None:
+    compiled = dsl.jit(returned_twice)
+    results = [compiled(np.full(100, float(k))) for k in range(20)]
+    gc.collect()
+    for k, (first, second, third) in enumerate(results):
+        assert first.flags.writeable
+        assert (first == k + 1).all()
+        assert (second == k + 1).all()
+        first[:] = -1
+        assert (third == k + 1).all() or np.shares_memory(first, third)
+
+
+def test_inputs_are_not_modified_unless_written() -> None:
+    x = numbers(50)
+    x.flags.writeable = False
+    for function in (many_temporaries, returned_and_updated, old_value_is_read_later):
+        before = x.copy()
+        dsl.jit(function)(x)
+        np.testing.assert_array_equal(x, before)

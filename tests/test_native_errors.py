@@ -1,0 +1,537 @@
+"""Errors of native code: NumPy's types and messages, arguments as they were, effects in order, memory given back.
+
+Each program runs with arguments that are wrong in one way. Where NumPy does not raise but warns (a division by zero, an
+overflow), native code gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from test_programs import check_same
+
+import dsl
+from dsl.codegen.cpu import memory
+
+Program = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with np.errstate(all="ignore"):
+        yield
+
+
+def outcome(function: Program, args: tuple[Any, ...]) -> Any:
+    try:
+        return "returned", function(*args)
+    except Exception as error:
+        return type(error), str(error).strip()
+
+
+def check_error(function: Program, *args: Any, message: bool = True) -> None:
+    """Both raise the same, and ours leaves the arguments alone; twice, since the second call takes another way in."""
+    kind, text = outcome(function, copy.deepcopy(args))
+    assert kind != "returned", text
+    compiled, mine = dsl.jit(function), copy.deepcopy(args)
+    for _ in range(2):
+        found, words = outcome(compiled, mine)
+        assert found != "returned", words
+        assert issubclass(found, next(k for k in kind.__mro__ if k.__module__ == "builtins"))
+        if message:
+            assert words.splitlines()[0] == text
+        check_same(mine, args, "arguments of a call that raised")
+
+
+def check_value(function: Program, *args: Any) -> None:
+    plain, mine = copy.deepcopy(args), copy.deepcopy(args)
+    check_same(dsl.jit(function)(*mine), function(*plain), "result")
+    check_same(mine, plain, "arguments")
+
+
+# -- indices -----------------------------------------------------------------------------------------------------------
+
+
+def element(x, i):
+    return x[i]
+
+
+def element_of_matrix(m, i, j):
+    return m[i, j]
+
+
+def element_of_expression(x, i):
+    return (x * 2 + 1)[i]
+
+
+def set_element(x, i):
+    x[i] = 1.0
+
+
+def add_to_element(x, i):
+    x[i] += 1.0
+
+
+def set_element_of_matrix(m, i, j):
+    m[i, j] = 1.0
+
+
+def set_row(m, i):
+    m[i] = 0.0
+
+
+def set_column(m, i):
+    m[:, i] *= 2.0
+
+
+def taken(x, i):
+    return x[i]
+
+
+def taken_and_summed(x, i):
+    return (x[i] * 2).sum()
+
+
+def taken_through_two(x, i, j):
+    return x[i][j]
+
+
+def taken_of_both(x, y, i):
+    return x[i] + y[i]
+
+
+def pairs(m, i, j):
+    return m[i, j]
+
+
+def rows(m, i):
+    return m[i].sum(axis=1)
+
+
+def columns(m, i):
+    return m[:, i]
+
+
+def set_taken(x, i):
+    x[i] = 1.0
+
+
+def add_to_taken(x, i):
+    np.add.at(x, i, 1.0)
+
+
+def set_pairs(m, i, j):
+    m[i, j] = 5.0
+
+
+def set_diagonal(m, i):
+    m[i, i] = 1.0
+
+
+def index_from_rows(x, table):
+    return table[x.max(axis=1)]
+
+
+def index_from_columns(x, table):
+    return table[x.max(axis=0)]
+
+
+def index_less_row_maximum(x, table):
+    return table[x - x.max(axis=1, keepdims=True)].sum(axis=1)
+
+
+def in_loop(x, n):
+    total = 0.0
+    for k in range(n):
+        total += x[k]
+    return total
+
+
+def in_loop_backwards(x, n):
+    total = 0.0
+    for k in range(n, -1, -1):
+        total += x[k]
+    return total
+
+
+def in_while(x, n):
+    k = 0
+    while x[k] < n:
+        k += 1
+    return k
+
+
+def written_in_loop(x, n):
+    for k in range(n):
+        x[k] = k
+        x[-k - 1] += 1.0
+
+
+def written_before_and_after(x, y, i):
+    x[0] = 7.0
+    y[i] = 1.0
+    x[1] = 8.0
+
+
+def old_value_kept(x, i):
+    y = np.exp(x)
+    s = y[i]
+    x[:] = y + s
+
+
+def row_in_loop(m, n):
+    for k in range(n):
+        m[k] = m[k + 1] * 2
+
+
+def under_test(x, i, flag):
+    if flag:
+        x[0] = x[i]
+    return x.sum()
+
+
+X, M = np.arange(6.0), np.arange(12.0).reshape(4, 3)
+INDICES = np.array([0, 3, -1])
+OUT_OF_BOUNDS = [
+    (element, (X, 6)),
+    (element, (X, -7)),
+    (element, (X, 2**62)),
+    (element, (X, -(2**63))),
+    (element, (X[:0], 0)),
+    (element, (X, np.int8(-7))),
+    (element, (M, 4)),
+    (element_of_matrix, (M, 4, 0)),
+    (element_of_matrix, (M, 0, 3)),
+    (element_of_matrix, (M, -5, 3)),
+    (element_of_expression, (X, 6)),
+    (set_element, (X, 6)),
+    (set_element, (X, -7)),
+    (add_to_element, (X, 9)),
+    (set_element_of_matrix, (M, 3, -4)),
+    (set_row, (M, 4)),
+    (set_row, (M, -5)),
+    (set_column, (M, 3)),
+    (taken, (X, np.array([0, 6, 1]))),
+    (taken, (X, np.array([5, -7]))),
+    (taken, (X, np.array([[1, 2], [250, 3]], np.uint8))),
+    (taken, (X[:0], np.array([0]))),
+    (taken_and_summed, (X, np.array([1, 2, 6, 7]))),
+    (taken_through_two, (X, np.array([1, 2]), np.array([0, 2]))),
+    (taken_through_two, (X, np.array([1, 9]), np.array([0, 2]))),
+    (taken_of_both, (X, X[:5], np.array([0, 5]))),
+    (taken_of_both, (X[:5], X, np.array([0, 5]))),
+    (pairs, (M, np.array([0, 3, 9]), np.array([0, 5, 0]))),
+    (pairs, (M, np.array([0, 3, 1]), np.array([0, -4, 0]))),
+    (rows, (M, np.array([0, 4]))),
+    (columns, (M, np.array([[0], [3]]))),
+    (set_taken, (X, np.array([0, 6]))),
+    (set_taken, (X, np.array([0, 1, -7]))),
+    (add_to_taken, (X, np.array([0, 1, 6]))),
+    (set_pairs, (M, np.array([0, 9]), np.array([7, 0]))),
+    (set_pairs, (M, np.array([0, 1]), np.array([0, 3]))),
+    (set_diagonal, (M, np.array([0, 3]))),
+    (index_from_rows, (np.arange(40).reshape(20, 2), np.zeros(30))),
+    (index_from_columns, (np.arange(40).reshape(2, 20), np.zeros(30))),
+    (index_less_row_maximum, (np.arange(60).reshape(20, 3), np.zeros(1))),
+    (in_loop, (X, 7)),
+    (in_loop_backwards, (X, 6)),
+    (in_while, (X, 100)),
+    (written_in_loop, (X, 7)),
+    (written_before_and_after, (X, X + 1, 6)),
+    (old_value_kept, (X, 6)),
+    (row_in_loop, (M, 4)),
+    (under_test, (X, 6, True)),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "args"), OUT_OF_BOUNDS, ids=lambda x: getattr(x, "__name__", "")
+)
+def test_indices_out_of_bounds(function: Program, args: tuple[Any, ...]) -> None:
+    check_error(function, *args)
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (element, (X, -6)),
+        (element, (X, np.int8(-1))),
+        (element_of_matrix, (M, -4, -3)),
+        (taken, (X, np.array([-6, 5, -1]))),
+        (taken, (X, np.array([255, 0], np.uint8) % np.uint8(6))),
+        (taken, (X, np.zeros((0, 3), np.int64))),
+        (set_taken, (X, np.array([-1, -6, -1]))),
+        (set_diagonal, (M, INDICES[:1])),
+        (index_from_rows, (np.arange(40).reshape(20, 2), np.arange(40.0))),
+        (index_less_row_maximum, (np.arange(40).reshape(20, 2), np.arange(40.0))),
+        (under_test, (X, 6, False)),
+        (in_loop_backwards, (X, 5)),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_indices_within_bounds(function: Program, args: tuple[Any, ...]) -> None:
+    check_value(function, *args)
+
+
+def counter_that_wraps(x, n):
+    i = np.int8(0)
+    total = 0.0
+    for _ in range(n):
+        total += x[i]
+        i = i + np.int8(1)
+    return total
+
+
+def counter_below_zero(x, n):
+    i = np.uint8(1)
+    total = 0.0
+    for _ in range(n):
+        total += x[i]
+        i = i - np.uint8(1)
+    return total
+
+
+def guarded_sum(x, i):
+    total = 0.0
+    if i >= 0 and i + np.int64(1) < len(x):
+        total += x[i]
+    return total
+
+
+def test_narrow_counters_wrap_round() -> None:
+    check_value(counter_that_wraps, np.arange(200.0), 140)
+    check_error(counter_that_wraps, np.arange(100.0), 140)
+    check_value(counter_below_zero, np.arange(300.0), 4)
+    check_error(counter_below_zero, np.arange(200.0), 4)
+
+
+def test_a_guard_that_overflows_does_not_replace_the_check() -> None:
+    check_value(guarded_sum, X, np.int64(3))
+    check_error(guarded_sum, X, np.int64(2**63 - 1))
+
+
+# -- shapes and sizes known when the program runs -------------------------------------------------------------------------
+
+
+def largest(x):
+    return x.max()
+
+
+def largest_of_part(x, k):
+    return x[k:].max()
+
+
+def smallest_of_columns(m, k):
+    return m[k:].min(axis=0)
+
+
+def position_of_largest(x, k):
+    return x[k:].argmax()
+
+
+def assign_part(x, y, k):
+    x[k:] = y
+
+
+def join_rows(m, k):
+    return np.concatenate([m[:k], m[:, k:]])
+
+
+def reshape_part(x, k):
+    return x[k:].reshape(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "message"),
+    [
+        (largest, (X[:0],), True),
+        (largest_of_part, (X, 6), True),
+        (smallest_of_columns, (M, 4), True),
+        (position_of_largest, (X, 6), True),
+        (assign_part, (X, X[:3], 4), False),
+        (join_rows, (M, 1), False),
+        (reshape_part, (X, 1), False),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_sizes_that_do_not_fit(function: Program, args: tuple[Any, ...], message: bool) -> None:
+    check_error(function, *args, message=message)
+
+
+def sum_of_part(m, k):
+    return m[k:].sum(axis=0) * 2 + 1, m[:, k:].sum(axis=1) * 2 + 1
+
+
+def mean_of_rows(m):
+    return m.sum(axis=1) + 1, m.prod(axis=1, keepdims=True) - m
+
+
+@pytest.mark.parametrize("rows", [4, 20])
+def test_reductions_of_nothing(rows: int) -> None:
+    check_value(sum_of_part, np.ones((rows, rows)), rows)
+    check_value(sum_of_part, np.ones((rows, rows)), 1)
+    check_value(mean_of_rows, np.ones((rows, 0)))
+    check_value(mean_of_rows, np.ones((0, rows)))
+
+
+# -- arithmetic ----------------------------------------------------------------------------------------------------------
+
+
+def divisions(a, b):
+    return a // b, a % b, a / b
+
+
+def shifts(a, b):
+    return a << b, a >> b
+
+
+def powers(a, b):
+    return a**b
+
+
+EDGES = {
+    dtype: np.array([info.min, info.min + 1, 0, 1, 2, 7, info.max], dtype)
+    for dtype in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    for info in [np.iinfo(dtype)]
+}
+
+
+@pytest.mark.parametrize("dtype", EDGES)
+def test_integers_divide_and_shift_as_numpys(dtype: str) -> None:
+    values = EDGES[dtype]
+    signed = dtype.startswith("i")
+    divisors = np.array([0, 1, 2, 3, *([-1, -3] if signed else [])], dtype)
+    check_value(divisions, values[:, np.newaxis], divisors)
+    bits = values.itemsize * 8
+    check_value(shifts, values[:, np.newaxis], np.array([0, 1, bits - 1, bits, bits + 3], dtype))
+    check_value(powers, values[:, np.newaxis], np.array([0, 1, 2, 3, 5], dtype))
+
+
+def test_integers_divide_by_zero_scalars() -> None:
+    check_value(divisions, np.array([1, -1, 0]), np.int64(0))
+    check_value(divisions, np.int32(5), np.int32(0))
+    check_value(divisions, np.array([1.0, -1.0, 0.0]), np.float64(0))
+
+
+def test_negative_powers_of_integers() -> None:
+    check_error(powers, np.array([2, 3]), np.array([1, -1]))
+    check_error(powers, np.array([2, 3]), np.int64(-1))
+    check_error(powers, np.arange(1, 41).reshape(20, 2), -np.ones((20, 2), np.int64))
+
+
+def to_integers(x):
+    return x.astype(np.int64), x.astype(np.int32), x.astype(np.uint8), x.astype(bool)
+
+
+def test_floats_become_integers_as_numpys() -> None:
+    check_value(to_integers, np.array([0.0, -0.9, 1.9, 100.5, -100.5, 3e9, -3e9]))
+
+
+# -- effects, linear algebra, memory ---------------------------------------------------------------------------------------
+
+
+def asserts_in_order(x, n):
+    for k in range(n):
+        print("at", k)
+        assert x[k] >= 0, f"negative at {k}"
+        x[k] += 1
+    print("done")
+
+
+@pytest.mark.parametrize(("values", "n"), [([1.0, 2.0], 2), ([1.0, -2.0, 3.0], 3), ([1.0], 2)])
+def test_prints_and_asserts_come_in_order(
+    values: list[float], n: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = outcome(asserts_in_order, (np.array(values), n))
+    printed = capsys.readouterr().out
+    mine = np.array(values)
+    found = outcome(dsl.jit(asserts_in_order), (mine, n))
+    assert capsys.readouterr().out == printed
+    assert (found[0], str(found[1]).splitlines()[:1]) == (
+        expected[0],
+        str(expected[1]).splitlines()[:1],
+    )
+
+
+def solve(a, b):
+    b[0] += 1
+    return np.linalg.solve(a, b)
+
+
+def factorise(a):
+    return np.linalg.cholesky(a) + 1
+
+
+def test_matrices_that_cannot_be_handled() -> None:
+    check_error(solve, np.zeros((3, 3)), np.ones(3))
+    check_error(factorise, -np.eye(3))
+
+
+def square(n, x):
+    x[0] = 5.0
+    made = np.zeros((n, n))
+    made[1, 1] = x[0]
+    return np.sort(made, axis=1)[1, -1]
+
+
+def doubling(x, n):
+    x[0] = 1.0
+    y = x
+    for _ in range(n):
+        y = np.concatenate([y, y])
+    return y
+
+
+def test_memory_that_cannot_be_had() -> None:
+    x = np.arange(3.0)
+    compiled = dsl.jit(square)
+    assert compiled(10, x.copy()) == 5.0
+    gc.collect()  # what tests before this one left
+    before = memory.stats().blocks
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            compiled(10**7, x)
+        check_same(x, np.arange(3.0), "arguments")
+    gc.collect()
+    assert memory.stats().blocks == before
+    assert compiled(10, x.copy()) == 5.0
+
+
+def test_memory_that_cannot_be_had_in_a_loop() -> None:
+    """In a process of its own with little memory, so that the machine does not suffer."""
+    text = (
+        "import resource, sys\n"
+        f"sys.path[:0] = {sys.path!r}\n"
+        "import numpy as np, dsl\n"
+        "from test_native_errors import doubling\n"
+        "compiled = dsl.jit(doubling)\n"
+        "x = np.arange(1000.0)\n"
+        "assert len(compiled(x.copy(), 3)) == 8000\n"
+        "with open('/proc/self/statm') as file:\n"
+        "    used = int(file.read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28),) * 2)\n"
+        "try:\n"
+        "    compiled(x, 40)\n"
+        "except MemoryError:\n"
+        "    print('MemoryError', x[0], len(compiled(x, 2)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("MemoryError 0.0 4000\n", "")
+
+
+def test_an_error_leaves_the_function_usable() -> None:
+    compiled = dsl.jit(in_loop)
+    for _ in range(3):
+        with contextlib.suppress(IndexError):
+            compiled(X, 9)
+        assert compiled(X, 6) == 15.0
