@@ -20,6 +20,7 @@ from dsl.codegen.frame import layout
 from dsl.codegen.program import Program
 from dsl.compile import optimize
 from dsl.ir.build import Builder
+from dsl.ir.derivative import derivative_of
 from dsl.ir.registry import OPS, Op, Sample, Trait
 from dsl.ir.types import TensorType
 
@@ -40,10 +41,12 @@ def ops_page() -> str:
     """Return the page about the ops, by the file that defines them."""
     lines = ["# Ops", "", GENERATED, "", _OPS_INTRODUCTION, "", *_trait_lines(), ""]
     lines += [_NATIVE_INTRODUCTION, "", *(f"- {k}: {text}." for k, text in NATIVE.items()), ""]
-    header = ("op", "signature", "does", "native", "traits")
+    lines += [_GRADIENT_INTRODUCTION, ""]
+    header = ("op", "signature", "does", "native", "gradient", "traits")
     for subject, ops in _by_subject().items():
         rows = [
-            (f"`{op.name}`", f"`{op.signature}`", op.doc, native(op), _traits(op)) for op in ops
+            (f"`{op.name}`", f"`{op.signature}`", op.doc, native(op), gradient(op), _traits(op))
+            for op in ops
         ]
         lines += [f"## dsl/ir/ops/{subject}.py", "", *table(header, rows), ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -96,7 +99,10 @@ An op of the flat spelling has no entry: the structured spelling is what is comp
 # These have no samples, since they are nothing alone.
 _WITHOUT_SAMPLES = {
     "param": "kernel", "const": "kernel", "identity": "kernel", "dim_size": "kernel",
-    "cond": "control", "while": "control", "scan": "control",
+    "cond": "control", "while": "control", "scan": "control", "stop_gradient": "kernel",
+    **dict.fromkeys(
+        ("recording_while", "recording_scan", "checkpoint", "custom_vjp", "custom_jvp"), "spelled out first"
+    ),
     "assert": "kernel; NumPy words a message with numbers in it", "print": "NumPy",
 }  # fmt: skip
 
@@ -131,6 +137,31 @@ def _emitted(op: Op, sample: Sample) -> str:
     if program.report.fallbacks:
         return "NumPy"
     return "library" if any("[library]" in line for line in program.report.lines) else "kernel"
+
+
+# --- Derivatives ---------------------------------------------------------------------------------
+
+_GRADIENT_INTRODUCTION = """The column `gradient` says `yes` for ops that can be [differentiated](autodiff.md), forward and backward
+and to any order, and for the others why there is no derivative: zero where the op is constant or its results are not
+floats."""
+_BY_REGION = (
+    "cond",
+    "while",
+    "scan",
+    "recording_while",
+    "recording_scan",
+    "checkpoint",
+    "custom_vjp",
+    "custom_jvp",
+)
+
+
+def gradient(op: Op) -> str:
+    """Return whether an op has a derivative, or why not."""
+    if op.name in _BY_REGION:
+        return "yes"
+    rule = derivative_of(op.name)
+    return "yes" if rule.vjp is not None else rule.reason
 
 
 # --- Public functions ----------------------------------------------------------------------------

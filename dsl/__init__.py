@@ -14,17 +14,26 @@ from dsl.errors import DslError
 from dsl.logs import show_help_if_asked
 
 if TYPE_CHECKING:
-    from dsl import fft, ir, linalg, nn, numpy, random
+    from dsl import fft, ir, linalg, nn, numpy, optim, random
     from dsl.compile import Compiled, jit
     from dsl.frontend.loops import unroll
     from dsl.frontend.verbs import cond, fold, fori_loop, map, scan, switch, while_loop
+    from dsl.partition import dynamic_partition, dynamic_stitch
     from dsl.tools import cache_stats, num_threads
+    from dsl.transforms.batches import vmap
+    from dsl.transforms.check import check_grads
+    from dsl.transforms.checkpoints import checkpoint
+    from dsl.transforms.gradients import grad, jvp, stop_gradient, value_and_grad, vjp
+    from dsl.transforms.jacobians import hessian, jacfwd, jacrev
+    from dsl.transforms.rules import custom_jvp, custom_vjp
     from dsl.user_kernels import Kernel, kernel
 
 __version__ = "0.1.0"
 __all__ = [
-    "Compiled", "DslError", "Kernel", "cache_stats", "cond", "config", "errors", "fft", "fold", "fori_loop", "ir", "jit",
-    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "random", "scan", "switch", "unroll", "while_loop",
+    "Compiled", "DslError", "Kernel", "cache_stats", "check_grads", "checkpoint", "cond", "config", "custom_jvp", "custom_vjp",
+    "dynamic_partition", "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "hessian", "ir", "jacfwd",
+    "jacrev", "jit", "jvp", "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "random", "scan", "stop_gradient", "switch",
+    "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip
 
 _VERBS = ("cond", "fold", "fori_loop", "map", "scan", "switch", "while_loop")
@@ -32,8 +41,13 @@ _LAZY = {
     "Compiled": "dsl.compile", "Kernel": "dsl.user_kernels", "jit": "dsl.compile", "kernel": "dsl.user_kernels",
     "cache_stats": "dsl.tools", "num_threads": "dsl.tools", "unroll": "dsl.frontend.loops",
     **dict.fromkeys(_VERBS, "dsl.frontend.verbs"),
+    **dict.fromkeys(("grad", "jvp", "stop_gradient", "value_and_grad", "vjp"), "dsl.transforms.gradients"),
+    **dict.fromkeys(("hessian", "jacfwd", "jacrev"), "dsl.transforms.jacobians"),
+    **dict.fromkeys(("custom_jvp", "custom_vjp"), "dsl.transforms.rules"),
+    **dict.fromkeys(("dynamic_partition", "dynamic_stitch"), "dsl.partition"),
+    "check_grads": "dsl.transforms.check", "checkpoint": "dsl.transforms.checkpoints", "vmap": "dsl.transforms.batches",
 }  # fmt: skip
-_MODULES = ("fft", "ir", "linalg", "nn", "numpy", "random")
+_MODULES = ("fft", "ir", "linalg", "nn", "numpy", "optim", "random")
 
 show_help_if_asked()
 

@@ -19,8 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
+import numpy as np
+
+from dsl.autodiff.recording import spell_out
 from dsl.config import config
-from dsl.errors import ConfigError, DslError, UnsupportedError
+from dsl.errors import ConfigError, DslError, NanError, UnsupportedError
 from dsl.frontend import functions, library
 from dsl.frontend.runtime import call as call_traced
 from dsl.frontend.scopes import current_trace
@@ -30,6 +33,7 @@ from dsl.frontend.tracing import TracedFunction, trace_call
 from dsl.ir.build import resources_of
 from dsl.ir.graph import Graph
 from dsl.ir.interpret import interpret
+from dsl.ir.nans import find_nan, has_nan
 from dsl.ir.verify import verify
 from dsl.logs import log
 from dsl.lowered import STAGES, Lowered
@@ -49,10 +53,20 @@ R = TypeVar("R")
 Pass = Callable[[Graph], Graph]
 _MOST_BUILTINS = 8  # tried in turn, newest first
 
-# Folding first makes constants of what tracing computed about shapes; simplify feeds cse; licm wants cse's sharing and may
-# put in front of a loop what is there already, which cse then merges; dce
-# removes what the others left behind.
-PASSES: tuple[Pass, ...] = (canonicalize, fold, simplify, cse, licm, canonicalize, cse, dce)
+# What autodiff left is spelled out first. Folding makes constants of what tracing computed about shapes; simplify feeds cse;
+# licm wants cse's sharing and may put in front of a loop what is there already, which cse then merges; dce removes what
+# the others left behind.
+PASSES: tuple[Pass, ...] = (
+    spell_out,
+    canonicalize,
+    fold,
+    simplify,
+    cse,
+    licm,
+    canonicalize,
+    cse,
+    dce,
+)
 
 
 def optimize(graph: Graph, times: dict[str, float] | None = None) -> Graph:
@@ -145,7 +159,7 @@ class Compiled(Generic[P, R]):
 
         Once machine code can take whole calls, the built-in that does so stands in this one's place (`_install`).
         """
-        if config.disable_jit:
+        if config.disable_jit and not getattr(self._fn, "dsl_traced", False):
             return self._fn(*args, **kwargs)
         if current_trace() is not None:
             return self.dsl_inline(args, kwargs)  # type: ignore[no-any-return]
@@ -167,7 +181,10 @@ class Compiled(Generic[P, R]):
         retry = self._slowly if pattern is not None and _repeatable(graph) else None
         if not self._builtins or len(self._builtins) >= _MOST_BUILTINS:
             self._builtins, self._taker = [], self._slowly
-        call, counted = direct.make(self._taker, retry)
+        found = direct.make(self._taker, retry, self._signature.signature)
+        if found is None:
+            return
+        call, counted = found
         self._builtins.append(counted)
         self._taker = call.__func__ if isinstance(call, staticmethod) else call
         if type(self) is Compiled:
@@ -399,6 +416,32 @@ class Compiled(Generic[P, R]):
             yield from (entry for _, entry in family.entries)
 
 
+class _Watched:
+    """Runs a graph and, if a result has a NaN, runs it again op by op to say which line made it."""
+
+    def __init__(self, entry: Lowered) -> None:
+        self.entry = entry
+        self.in_place = getattr(entry.executable, "in_place", False)
+
+    def __call__(self, arrays: list[Any]) -> list[Any]:
+        before = [np.array(array, copy=True) for array in arrays]
+        outputs = self.entry.executable(arrays)
+        written = [arrays[source] for source, _, _ in self.entry.traced.written]
+        if any(map(has_nan, (*outputs, *written))):
+            self._report(before)
+        return outputs
+
+    def _report(self, arrays: list[Any]) -> None:
+        if any(map(has_nan, arrays)):
+            return  # NaNs that come in may go out
+        node = find_nan(self.entry.optimized, arrays)
+        if node is not None:
+            raise NanError(
+                f"`{node.op.name}` made the first NaN of `{self.entry.name}`", location=node.loc,
+                remedy="keep its operands inside its domain: `np.where(ok, x, safe)` before it, or `dsl.cond`",
+            )  # fmt: skip
+
+
 class BoundCompiled:
     """A compiled method with its instance."""
 
@@ -432,6 +475,8 @@ class BoundCompiled:
 
 def _run(entry: Lowered, arguments: Arguments) -> Any:
     try:
+        if config.debug_nans:
+            return entry.traced.run(_Watched(entry), arguments)
         return entry.traced.run(entry.executable, arguments)
     except Exception as error:
         if config.traceback_filtering == "on":

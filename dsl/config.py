@@ -247,7 +247,9 @@ class Config:
         "Size of that directory above which what was not used for longest is removed; 0 keeps nothing.",
     )
     debug_nans = Option(
-        FLAG, False, "Raise at the user's line that first made a NaN.", since="gradients"
+        FLAG,
+        False,
+        "Raise at the user's line that first made a NaN, in a function or its gradient.",
     )
     trace = Option(
         PATH, None, "Directory that receives a timeline of what ran.", since="the profiler"

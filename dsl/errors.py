@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Protocol
 
 __all__ = [
-    "AliasError", "BranchError", "ConfigError", "ConversionError", "DslError", "IndexTypeError", "InternalError", "LeakError",
-    "LoopTypeError",
-    "MissingAttributeError", "NonConcreteError", "ParseError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError",
-    "UndefinedError", "UnsupportedError", "VerifyError",
+    "AliasError", "BranchError", "ConfigError", "ConversionError", "DslError", "GradientError", "IndexTypeError",
+    "InternalError", "LeakError", "LoopTypeError",
+    "MissingAttributeError", "NanError", "NonConcreteError", "ParseError", "ShapeError", "SourceError",
+    "StaticArgumentError", "TypeRuleError", "UndefinedError", "UnsupportedError", "VerifyError",
 ]  # fmt: skip
 
 
@@ -63,6 +63,14 @@ class BranchError(DslError, TypeError):
 
 class UndefinedError(DslError, UnboundLocalError):
     """A variable is read that only some paths define."""
+
+
+class GradientError(DslError, TypeError):
+    """A derivative that is asked of something that has none."""
+
+
+class NanError(DslError, FloatingPointError):
+    """A NaN was made while `debug_nans` is on."""
 
 
 class LoopTypeError(DslError, TypeError):

@@ -9,6 +9,7 @@ arrays and numbers and whose results are arrays, numbers or a tuple of them.
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from dsl.frontend import scopes
 from dsl.frontend.signature import Arguments
 from dsl.frontend.traced import Kind
 from dsl.frontend.tracing import Source, TracedFunction, look_up
+from dsl.frontend.unpack import unpacker
 from dsl.ir.graph import Graph
 
 __all__ = ["Direct", "Executable", "count_hits", "make_executable"]
@@ -126,7 +128,10 @@ def _outputs(traced: TracedFunction) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Direct:
-    """A way to run a whole call by a built-in: what `make` needs to know besides who takes what it declines."""
+    """A way to run a whole call by a built-in: what `make` needs to know besides who takes what it declines.
+
+    With `arguments`, the call has trees, and `answer` says where the leaves of its result come from (see `unpacker`).
+    """
 
     address: int
     spec: Any
@@ -134,15 +139,20 @@ class Direct:
     results: list[Any]
     is_tuple: bool
     traced: TracedFunction
+    arguments: Arguments | None = None
+    answer: Any = None
 
     def make(
-        self, declined: Callable[..., Any], retry: Callable[..., Any] | None
-    ) -> tuple[Any, Any]:
-        """Return what to call, and the built-in behind it, which counts."""
+        self,
+        declined: Callable[..., Any],
+        retry: Callable[..., Any] | None,
+        signature: inspect.Signature,
+    ) -> tuple[Any, Any] | None:
+        """Return what to call, and the built-in behind it, which counts; None if that cannot be."""
         from dsl.codegen.cpu import entry
 
         spec, traced = self.spec, self.traced
-        outside = bool(traced.guards or traced.captures)
+        outside = bool(traced.guards or traced.captures or self.arguments is not None)
         made = entry.make_entry(
             self.address,
             entry.EntrySpec(
@@ -151,19 +161,65 @@ class Direct:
                 declined=None if outside else declined, retry=None if outside else retry,
             ),
         )  # fmt: skip
+        if self.arguments is not None:
+            leaves = _looking(traced, made) if traced.guards or traced.captures else made
+            names = list(self.arguments.bound)
+            call = unpacker(
+                signature, names, self.arguments, traced.inputs, self.answer, declined, leaves
+            )
+            return None if call is None else (staticmethod(call), made)
         return (staticmethod(_guarded(traced, made, declined)) if outside else made), made
+
+
+def _looking(traced: TracedFunction, made: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the leaves that adds what the function took from outside."""
+    captures, guards = traced.captures, traced.guards
+
+    def call(*leaves: Any) -> Any:
+        for holder, key, expected, contents in guards:
+            if look_up(holder, key) is not expected or contents is not None:
+                return NotImplemented
+        return made(*leaves, *[look_up(c.holder, c.key) for c in captures])
+
+    return call
 
 
 def _direct(
     traced: TracedFunction, graph: Graph, arguments: Arguments, native: Any, needed: list[int]
 ) -> Direct | None:
     """Return how a built-in can do the whole call, if it is simple enough."""
+    if arguments.key[3] or traced.containers or traced.attributes or traced.shared:
+        return None  # the same array twice; containers to fill
     params = _direct_params(traced, arguments, native)
     results = _direct_results(traced, arguments, graph, needed)
-    if params is None or results is None or traced.shared:
-        return None
+    if params is None or results is None:
+        return _of_trees(traced, graph, arguments, native, needed)
     leaves, structure = results
     return Direct(native.address, native.spec, params, leaves, structure is not None, traced)
+
+
+def _of_trees(
+    traced: TracedFunction, graph: Graph, arguments: Arguments, native: Any, needed: list[int]
+) -> Direct | None:
+    """Return how a built-in of the leaves can do a call that has trees."""
+    structure, sources = traced.result
+    leaves: dict[int, Any] = {}
+    answer: list[Any] = []
+    for source in sources:
+        if source.kind == "static":
+            answer.append([source.value])
+            continue
+        leaf = _leaf(source, graph)
+        if leaf is None or leaves.setdefault(source.index, leaf) != leaf:
+            return None
+        answer.append(needed.index(source.index))
+    if sorted(leaves) != needed:
+        return None
+    found = [leaves[k] for k in needed]
+    params = list(native.spec.params)
+    return Direct(
+        native.address, native.spec, params, found, True, traced, arguments, (structure, answer)
+    )
 
 
 def _guarded(
@@ -186,8 +242,6 @@ def _direct_params(traced: TracedFunction, arguments: Arguments, native: Any) ->
     """The params of a call in the order of its arguments, or None if an argument is not a single leaf."""
     from dsl.codegen.cpu import entry
 
-    if arguments.key[3] or traced.containers or traced.attributes:
-        return None  # the same array twice; containers to fill
     places = {leaf: k for k, leaf in enumerate(traced.inputs)}
     found: list[Any] = []
     leaves = iter(enumerate(arguments.leaves))
@@ -248,6 +302,10 @@ def count_hits(made: Any) -> int:
 # -- when not to --------------------------------------------------------------------------------------------------------
 
 
+_SLOW = ("disable_jit", "debug_nans")
+"""Options that calls must ask about: with them, no built-in takes a call as it is."""
+
+
 @functools.cache
 def watch() -> None:
     """Keep built-ins from running while something is traced or compiling is switched off."""
@@ -263,9 +321,12 @@ def watch() -> None:
         update()
 
     def on_config() -> None:
-        state["off"] = int(config.disable_jit or config.is_overridden("disable_jit"))
+        state["off"] = int(
+            any(getattr(config, name) or config.is_overridden(name) for name in _SLOW)
+        )
         update()
 
     scopes.LISTENERS.append(on_trace)
-    config.watch("disable_jit", on_config)
+    for name in _SLOW:
+        config.watch(name, on_config)
     on_config()

@@ -241,7 +241,8 @@ def _while(region: Region, node: ir.Node) -> None:
     loop = _Loop(region, node, node.inputs, 0)
     fn = region.fn
     head, inside, after = fn.label("while"), fn.label("do"), fn.label("done")
-    count = fn.variable("i64", 0)
+    every = _poll_every(body)
+    left = fn.variable("i64", every)  # counted down: one instruction, which sets the flag too
     loop.begin()
     fn.start(head)
     inner = loop.enter(test, ())
@@ -256,14 +257,13 @@ def _while(region: Region, node: ir.Node) -> None:
     inner = loop.enter(body, ())
     inner.run()
     loop.next(inner, body)
-    trip = fn.binary("add", count.get(), 1)
-    count.set(trip)
-    every = _poll_every(body)
     if every == 1:
         _poll(region)
     else:
-        with fn.if_(fn.compare("eq", fn.binary("and", trip, every - 1), 0), unlikely=True):
+        left.set(fn.binary("sub", left.get(), 1))
+        with fn.if_(fn.compare("eq", left.get(), 0), unlikely=True):
             _poll(region)
+            left.set(every)
     fn.branch(head)
     fn.continue_in(after)
     loop.end()

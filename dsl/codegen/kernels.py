@@ -23,6 +23,7 @@ import numpy as np
 from dsl.codegen import elementwise
 from dsl.codegen.accesses import ceil_div, contiguous, read_again, start_value, stride_of, walk
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
+from dsl.codegen.elementwise.reals import MATH
 from dsl.codegen.evaluate import Evaluator, Host, literal
 from dsl.codegen.expressions import Affine, Expression, Var
 from dsl.codegen.llvm import Function, Operand, Value, Variable, read
@@ -35,11 +36,13 @@ from dsl.ir.types import dtype_name, size_of
 __all__ = ["KernelEmitter", "KernelHost", "read_again", "start_value"]
 
 _TILE = 512  # columns of a panel: narrow ones touch a page for a few cache lines
+_PANEL = 1 << 21  # bytes of a panel that is swept several times: a share of the last cache
 _LANES = 8  # points of a last axis that is unrolled
 _BLOCK = 32  # side of a tile when a transposed array is read
 _CHUNK = 4096  # elements that one partial result covers, at least
 _CHUNKS = 512  # partial results, at most
 _STACK = 16 * 1024  # bytes of scratch on the stack; more comes from the allocator
+_SIDE_BY_SIDE = 128  # iterations of a loop that may work on two vectors at once
 _NANOSECONDS = 20_000.0  # work that is worth a thread
 
 
@@ -69,7 +72,9 @@ class KernelEmitter:
         self.roots = {root.value: root for root in kernel.roots}
         self.inner = kernel.inner or frozenset()
         self.kept = [k for k in range(len(kernel.variables)) if k not in self.inner]
-        self.checks = any(is_checked(e) for r in kernel.roots for e in walk(r.expression))
+        ops = [e for r in kernel.roots for e in walk(r.expression)]
+        self.checks = any(is_checked(e) for e in ops)
+        self.is_deep = any(e.node is not None and e.node.op.name in MATH for e in ops)
         self.flag: Value | None = None
         self.bad: dict[Function, Variable] = {}
         self.current = 0  # the stage that is emitted
@@ -223,7 +228,8 @@ class KernelEmitter:
         """Return what tells LLVM that a loop's iterations are independent, if a group of accesses says so.
 
         Vector code gains nothing from more unrolling than the vectoriser's own; that costs a tenth of the compile time.
-        Loops of a few iterations are left to be unrolled, so that the loop around them is the one to vectorise.
+        Loops of a few iterations are left to be unrolled, so that the loop around them is the one to vectorise. Where an
+        element takes long chains of dependent steps, two vectors are worked on side by side.
         """
         if not group:
             return ""
@@ -231,7 +237,10 @@ class KernelEmitter:
         if isinstance(extent, int) and 0 <= extent <= 16:
             return self.module.metadata(f"distinct !{{%self, {accesses}}}")
         once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
-        return self.module.metadata(f"distinct !{{%self, {accesses}, {once}}}")
+        if not self.is_deep or (isinstance(extent, int) and 0 <= extent < _SIDE_BY_SIDE):
+            return self.module.metadata(f"distinct !{{%self, {accesses}, {once}}}")
+        two = self.module.metadata('!{!"llvm.loop.interleave.count", i32 2}')
+        return self.module.metadata(f"distinct !{{%self, {accesses}, {once}, {two}}}")
 
     def hoist(self, evaluator: Evaluator, expressions: Iterable[Expression]) -> None:
         """Compute here what does not depend on the loops still to be opened."""
@@ -809,8 +818,8 @@ class KernelEmitter:
         host = self.host.fn
         last = len(self.kernel.variables) - 1
         columns = self.extent(host, [last])
-        tile = _TILE
-        if isinstance(columns, int) and columns < 2 * _TILE:  # two panels, if they are worth it
+        tile = self.tile()
+        if isinstance(columns, int) and columns < 2 * tile:  # two panels, if they are worth it
             tile = columns if columns < 128 else -(-columns // 128) * 64
         panels = ceil_div(host, columns, tile)
         outer = [[k] for k in self.kept if k != last]
@@ -837,6 +846,14 @@ class KernelEmitter:
 
         work = self.cost(self.kernel.stages) * self.elements_of(swept) * tile
         self.parallel(host.mul(panels, rest), work, body)
+
+    def tile(self) -> int:
+        """Return how many columns a panel has: few enough that what is swept again is still in the cache."""
+        if sum(not stage.per_row for stage in self.kernel.stages) == 1:
+            return _TILE
+        widest = max(root.value.dtype.itemsize for root in self.kernel.roots)
+        column = self.elements_of([sorted(self.inner)]) * widest
+        return max(_TILE // 4, min(_TILE, int(_PANEL / max(column, 1)) // 64 * 64))
 
 
 def _no_checks(bad: Value, e: Expression, number: Value) -> None:

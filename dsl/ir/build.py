@@ -97,8 +97,9 @@ class Builder:
         before = tuple(controls) + (self._chain(record, regions) if effect else ())
         key = (record.name, given, tuple((k, attr_key(attrs[k])) for k in sorted(attrs)), before)
         interning = record.has(Trait.PURE) and not regions
-        if interning and (found := self._interned.get(key)) is not None:
-            return found
+        found = self._interned.get(key) if interning else None
+        if found is not None and (types is None or found.types == tuple(types)):
+            return found  # given other types it is another node: what follows has sizes named by them
         data = given[: len(given) - len(dims)]
         out = self._types(record, data, attrs) if types is None else tuple(types)
         made = Node(

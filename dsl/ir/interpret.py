@@ -133,4 +133,49 @@ def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
     return carried
 
 
-_STRUCTURED = {"cond": _cond, "while": _while, "scan": _scan}
+def _recording_while(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    test, body = node.regions
+    count = node.attrs["carried"]
+    carried, invariants = list(inputs[:count]), list(inputs[count:])
+    rows: list[list[Any]] = []
+    while bool(interpret(test, carried + invariants)[0]):
+        results = interpret(body, carried + invariants)
+        carried, row = results[:count], results[count:]
+        rows.append(row)
+    return carried + _stacked(node, inputs, rows)
+
+
+def _recording_scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    (body,) = node.regions
+    count = node.attrs["carried"]
+    carried, invariants = list(inputs[1 : 1 + count]), list(inputs[1 + count :])
+    rows: list[list[Any]] = []
+    for trip in range(int(inputs[0])):
+        results = interpret(body, [np.int64(trip), *carried, *invariants])
+        carried, row = results[:count], results[count:]
+        rows.append(row)
+    return carried + _stacked(node, inputs, rows)
+
+
+def _stacked(node: Node, inputs: Sequence[Any], rows: list[list[Any]]) -> list[Any]:
+    if rows:
+        return [np.stack(column) for column in zip(*rows, strict=True)]
+    sizes = node_sizes(node, inputs)
+    return [
+        np.zeros(
+            (0, *(n if isinstance(n := substitute(d, sizes), int) else 0 for d in type.shape[1:])),
+            type.dtype,
+        )
+        for type in node.types[node.attrs["carried"] :]
+        if isinstance(type, TensorType)
+    ]
+
+
+def _call(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    return interpret(node.regions[0], inputs)
+
+
+_STRUCTURED = {
+    "cond": _cond, "while": _while, "scan": _scan, "recording_while": _recording_while,
+    "recording_scan": _recording_scan, "checkpoint": _call, "custom_vjp": _call, "custom_jvp": _call,
+}  # fmt: skip

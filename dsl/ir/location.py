@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import linecache
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Location"]
+
+_GRADIENT = " (gradient)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,12 @@ class Location:
     function: str = ""
     column: int | None = None
     end_column: int | None = None
+
+    def backward(self) -> Location:
+        """Return the place as that of a derivative of what is there."""
+        if self.function.endswith(_GRADIENT):
+            return self
+        return replace(self, function=self.function + _GRADIENT)
 
     def source(self) -> str:
         """Return the source line, or an empty string when the file is not at hand."""

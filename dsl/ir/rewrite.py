@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class Rewriter(Builder):
         self.nested = nested
         self.flat = is_flat(graph)
         self.origin: Node
-        self._graph, self._rewrite = graph, rewrite
+        self.graph, self._rewrite = graph, rewrite
         self._values: dict[Value, Value] = dict(values or {})
         self._after: dict[Node, tuple[Node, ...]] = {}
         self._stand_ins: dict[Node, tuple[Node, ...]] = {}
@@ -73,9 +74,9 @@ class Rewriter(Builder):
 
     def run(self, results: Iterable[Value], params: tuple[Value, ...]) -> Graph:
         """Return the graph from `params` to what became of `results`; the same object if nothing changed."""
-        for node in self._graph.nodes:
+        for node in self.graph.nodes:
             self._visit(node)
-        old, ended = self._graph, tuple(results)
+        old, ended = self.graph, tuple(results)
         found = tuple(self._values.get(value, value) for value in ended)
         effects = self._moved_nodes(old.effects)
         back = {
@@ -143,6 +144,11 @@ class Rewriter(Builder):
                 attrs = tuple(sorted(node.attrs.items(), key=lambda kv: kv[0]))
                 self._interned.setdefault((node.op.name, node.inputs, attrs, node.controls), node)
         return node
+
+    @cached_property
+    def read(self) -> set[Value]:
+        """The values of the old graph that a node in it reads."""
+        return {value for node in self.graph.nodes for value in node.inputs}
 
     def stand_in(self, node: Node, nodes: Iterable[Node]) -> None:
         """Say which nodes take the place of `node` in control edges and among the effects."""

@@ -18,8 +18,10 @@ import numpy as np
 from dsl.codegen import library
 from dsl.codegen.cpu import entry, jit, runtime
 from dsl.codegen.frame import STATUS, layout
+from dsl.codegen.joins import slice_parts
 from dsl.codegen.program import Program
 from dsl.codegen.report import ErrorSite, Report
+from dsl.codegen.unroll import unroll
 from dsl.errors import InternalError
 from dsl.ir.dims import Dim
 from dsl.ir.graph import Graph, Node
@@ -100,6 +102,7 @@ def compile_graph(
 ) -> Native:  # fmt: skip
     """Compile a graph; `results` are the numbers of the results to return, all by default."""
     start = time.perf_counter()
+    graph = slice_parts(unroll(graph))
     wanted = list(range(len(graph.results))) if results is None else list(results)
     frame = layout(graph, [p.kind != "array" for p in params], [p.strides for p in params], wanted)
     program = Program(graph, frame, written=written, fastmath=fastmath)

@@ -108,6 +108,9 @@ def _sizes(fn: Function, a: Value, b: Value) -> Results:
 
 
 def _divmod(fn: Function, dtype: np.dtype, x: Value, y: Value, *, vector: bool) -> Results:
+    divisor = constant_of(y)
+    if dtype.kind == "i" and divisor is not None and divisor > 0:
+        return _by_positive(fn, dtype, x, y, divisor)
     quotient, remainder = _truncating(fn, dtype, x, y, vector=vector)
     if dtype.kind == "u":
         return quotient, remainder
@@ -116,6 +119,18 @@ def _divmod(fn: Function, dtype: np.dtype, x: Value, y: Value, *, vector: bool) 
     return (
         fn.binary("sub", quotient, fn.convert("zext", down, x.type)),
         fn.binary("add", remainder, fn.select(down, y, 0)),
+    )
+
+
+def _by_positive(fn: Function, dtype: np.dtype, x: Value, y: Value, divisor: int) -> Results:
+    """Divide by a positive constant; shifts round down by themselves, and so do masks."""
+    if divisor & (divisor - 1) == 0:
+        return fn.binary("ashr", x, divisor.bit_length() - 1), fn.binary("and", x, divisor - 1)
+    quotient, remainder = _by_instruction(fn, dtype, x, y)
+    down = fn.compare("slt", remainder, 0)
+    return (
+        fn.binary("sub", quotient, fn.convert("zext", down, x.type)),
+        fn.select(down, fn.binary("add", remainder, y), remainder),
     )
 
 

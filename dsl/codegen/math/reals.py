@@ -37,6 +37,9 @@ __all__ = [
 ]
 
 
+_LONG, _NEAR = 9, 2  # terms of a polynomial that is not all Horner's, and of those that are
+
+
 @dataclass(frozen=True)
 class Format:
     """A binary floating-point format."""
@@ -382,12 +385,28 @@ Double = tuple[Real, Real]  # an unevaluated sum of a number and a correction be
 
 
 def polynomial(x: Real, coefficients: Sequence[Number]) -> Real:
-    """Horner's scheme, the constant term first."""
-    *rest, last = coefficients
-    total: Number = last
-    for coefficient in reversed(rest):
+    """A polynomial, the constant term first: Horner's scheme for the terms whose rounding counts, and for short ones.
+
+    The far terms of a long one are added up in pairs, pairs of pairs and so on (Estrin): Horner's chain of twelve
+    dependent steps takes longer than all other work on an element.
+    """
+    *near, rest = coefficients
+    if len(coefficients) >= _LONG:
+        near, rest = list(coefficients[:_NEAR]), _in_pairs(x, coefficients[_NEAR:])
+    total: Number = rest
+    for coefficient in reversed(near):
         total = fma(x, total, coefficient)
     return x.constant(total)
+
+
+def _in_pairs(x: Real, coefficients: Sequence[Number]) -> Number:
+    terms = list(coefficients)
+    while len(terms) > 1:
+        odd = terms[len(terms) & ~1 :]
+        terms = [*(fma(x, high, low) for low, high in zip(terms[::2], terms[1::2])), *odd]
+        if len(terms) > 1:
+            x = x * x
+    return terms[0]
 
 
 def scaled(x: Real, factors: Sequence[Real]) -> Real:

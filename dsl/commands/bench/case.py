@@ -29,6 +29,7 @@ ROWS = (
     "while loop, 10 M trips",
     "applications",
     "matmul",
+    "gradients",
     "chain of 50 ops, 100 MB",
     "without a target",
 )
@@ -67,7 +68,8 @@ class Case:
 
     `program` is the function that `dsl.jit` compiles and NumPy runs as it stands; it leaves its arguments as they are,
     so that every contender can be called again and again on the same ones. `inputs` takes a random generator and the
-    numbers in `size` (`tiny` in a quick run). A peer's entry is a function or a `Way`; without one the peer is not in
+    numbers in `size` (`tiny` in a quick run). With `own`, dsl compiles that instead, and `program` is the reference in
+    NumPy: a derivative written out by hand. A peer's entry is a function or a `Way`; without one the peer is not in
     the race. Results agree if they differ by no more than `tolerance`, relative to the larger of the element and the
     array's greatest element; a fraction `mismatches` of the elements may do so.
     """
@@ -78,6 +80,7 @@ class Case:
     inputs: Callable[..., tuple[Any, ...]]
     size: tuple[int, ...]
     tiny: tuple[int, ...]
+    own: Function | None = None
     numba: Way | Function | None = None
     jax: Way | Function | None = None
     torch: Way | Function | None = None
@@ -102,7 +105,7 @@ class Case:
             "torch.compile": self.torch if self.torch_compile else None,
         }
         ways = {name: as_way(way, self, name) for name, way in given.items() if way is not None}
-        dsl = Way(self.program, static_argnames=self.static)
+        dsl = Way(self.own or self.program, static_argnames=self.static)
         object.__setattr__(self, "ways", ways | {"dsl": dsl})
 
     def make_inputs(self, *, quick: bool) -> tuple[Any, ...]:

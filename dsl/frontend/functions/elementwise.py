@@ -400,11 +400,12 @@ def array_equiv(a1: Any, a2: Any) -> Any:
 
 @implements("sinc")
 def sinc(x: Any) -> Any:
-    """Return sin(pi x) / (pi x), 1 at 0."""
+    """Return sin(pi x) / (pi x), 1 at 0; there, its series has the derivatives."""
     y = PI * array_of(x)
     eps = np.finfo(y.dtype).eps if y.dtype.kind == "f" else 1e-20
-    y = where(y, y, convert(eps, y.dtype))
-    return np.sin(y) / y
+    apart = where(y, y, convert(eps, y.dtype))
+    series = 1 - y * y * (1 / 6 - y * y * (1 / 120))
+    return wrap(read(where(y, np.sin(apart) / apart, series)))
 
 
 @implements("i0")
@@ -413,7 +414,8 @@ def i0(x: Any) -> Any:
     y = array_of(x)
     if y.dtype.kind == "c":
         raise TypeRuleError("i0 not supported for complex values", location=here())
-    y = np.abs(y if is_inexact(y.dtype) else y.astype(np.float64))
+    y = y if is_inexact(y.dtype) else y.astype(np.float64)
+    y = where(y < 0, -y, y)  # unlike that of `abs`, the second derivative of this is right at 0
     from numpy.lib import _function_base_impl as tables
 
     small = np.exp(y) * _chebyshev(y / 2.0 - 2, tables._i0A)  # type: ignore[attr-defined]

@@ -121,7 +121,7 @@ def _special(name: str, x: Array) -> Array:
 @_floating
 def elu(x: Array, alpha: Any = 1.0) -> Any:
     """`x` above 0, `alpha * (exp(x) - 1)` below."""
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, x.dtype.type(0))))
+    return np.where(x > 0, x, alpha * np.expm1(np.where(x > 0, x.dtype.type(0), x)))
 
 
 @implements("selu", namespace="nn")

@@ -108,7 +108,8 @@ _BY_NAME: dict[str, Kinds] = {
 
 # Control flow has no NumPy meaning that would tell; passes may add attributes of their own to it.
 _CONTROL: dict[str, dict[str, Kinds]] = {
-    "while": {"carried": (int,)}, "scan": {"carried": (int,)}, "enter": {"frame": (str,)},
+    "while": {"carried": (int,)}, "scan": {"carried": (int,)}, "recording_while": {"carried": (int,)},
+    "recording_scan": {"carried": (int,)}, "enter": {"frame": (str,)},
 }  # fmt: skip
 _OPTIONAL: dict[str, Kinds] = {"invariant": (bool,)}
 

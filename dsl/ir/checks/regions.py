@@ -10,7 +10,16 @@ from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
 from dsl.ir.types import BOOL, I64, ValueType, scalar
 
-_REGIONS = {"cond": 2, "while": 2, "scan": 1}
+_REGIONS = {
+    "cond": 2,
+    "while": 2,
+    "scan": 1,
+    "recording_while": 2,
+    "recording_scan": 1,
+    "checkpoint": 1,
+}
+_LOOPS = {"while": 0, "scan": 1, "recording_while": 0, "recording_scan": 1}
+"""The loops, and whether their first operand is the number of trips."""
 
 
 def _structured(facts: Facts, *names: str) -> Iterator[Node]:
@@ -27,11 +36,12 @@ def owned(facts: Facts) -> Iterator[Finding]:
 
 
 def carried(facts: Facts) -> Iterator[Finding]:
-    for node in _structured(facts, "while", "scan"):
-        count, most = node.attrs["carried"], len(node.inputs) - (node.op.name == "scan")
+    for node in _structured(facts, *_LOOPS):
+        count, most = node.attrs["carried"], len(node.inputs) - _LOOPS[node.op.name]
+        recording = node.op.name.startswith("recording")
         if not 0 <= count <= most:
             yield node, f"carried is {count}, the operands are {most}"
-        elif count != len(node.types):
+        elif count > len(node.types) or (count != len(node.types) and not recording):
             yield node, f"carried is {count}, the results are {len(node.types)}"
 
 
@@ -40,9 +50,9 @@ def scalars(facts: Facts) -> Iterator[Finding]:
     for node in _structured(facts):
         if node.op.name == "cond" and node.inputs[0].type != scalar(BOOL):
             yield node, f"the predicate is {node.inputs[0].type}, not bool[]"
-        if node.op.name == "scan" and node.inputs[0].type != scalar(I64):
+        if _LOOPS.get(node.op.name) and node.inputs[0].type != scalar(I64):
             yield node, f"the number of trips is {node.inputs[0].type}, not i64[]"
-        if node.op.name == "while" and (got := _results(node.regions[0])) != [scalar(BOOL)]:
+        if _LOOPS.get(node.op.name) == 0 and (got := _results(node.regions[0])) != [scalar(BOOL)]:
             yield node, f"the condition returns {types_text(got)}, not bool[]"
 
 
@@ -66,15 +76,22 @@ def results(facts: Facts) -> Iterator[Finding]:
 
 def next_trips(facts: Facts) -> Iterator[Finding]:
     """What a body returns must fit its own params, beside the invariants that every trip gets."""
-    for node in _structured(facts, "while", "scan"):
+    for node in _structured(facts, *_LOOPS):
         body = node.regions[-1]
         takes = _types(body.params)
-        start = node.op.name == "scan"
+        start = _LOOPS[node.op.name]
         rest = takes[start + node.attrs["carried"] :]
-        again = takes[:start] + _results(body) + rest
+        again = takes[:start] + _returned(node, body)[0] + rest
         if bind(takes, again) is None:
             carried = types_text(takes[start : len(takes) - len(rest)])
             yield node, f"@{body.name} takes {carried} and returns {types_text(_results(body))}"
+
+
+def _returned(node: Node, body: Graph) -> tuple[list[ValueType], list[ValueType]]:
+    """What a body hands on to the next trip, and what a recording loop stacks."""
+    found = _results(body)
+    count = node.attrs["carried"] if node.op.name.startswith("recording") else len(found)
+    return found[:count], found[count:]
 
 
 def _given(node: Node) -> list[ValueType]:
@@ -84,14 +101,16 @@ def _given(node: Node) -> list[ValueType]:
 
 
 def _outcomes(node: Node) -> Iterator[tuple[str, list[ValueType]]]:
-    if node.op.name != "cond":
-        start = node.op.name == "scan"
+    stacks = list(node.types[node.attrs["carried"] :]) if node.op.name in _LOOPS else []
+    if node.op.name in _LOOPS:
+        start = _LOOPS[node.op.name]
         yield (
             "without a trip it returns",
-            _types(node.inputs)[start : start + node.attrs["carried"]],
+            _types(node.inputs)[start : start + node.attrs["carried"]] + stacks,
         )
-    for region in node.regions[node.op.name == "while" :]:
-        yield f"@{region.name} returns", apply_sizes(_results(region), _outer_sizes(node, region))
+    for region in node.regions[_LOOPS.get(node.op.name) == 0 :]:
+        returned = apply_sizes(_results(region), _outer_sizes(node, region))
+        yield f"@{region.name} returns", returned[: len(returned) - len(stacks)] + stacks
 
 
 def _outer_sizes(node: Node, region: Graph) -> Sizes:

@@ -3,7 +3,13 @@
 Structured: `cond(pred, *operands)` runs one of its two regions on the operands. `while(*carried, *invariants)` runs its
 second region, which returns the next carried values, as long as its first returns true; both regions take all inputs.
 `scan(trips, *carried, *invariants)` is the counted loop: its region takes the trip number, from 0, before the others.
-The attribute `carried` counts the carried values. A loop that makes no trip returns its inputs.
+The attribute `carried` counts the carried values. A loop that makes no trip returns its inputs. What autodiff makes of
+loops keeps values of every trip: the bodies of `recording_while` and `recording_scan` return, after the carried values,
+others that come out stacked along a new first axis. `checkpoint` runs its region. `custom_vjp` and `custom_jvp` run their
+first; the others are the user's derivative. With `n` the attribute `operands`, the number of operands that are arguments,
+the second region of `custom_vjp` takes all operands and returns results and residuals; its third takes the operands after
+the first n, the residuals and the cotangents of the results, and returns the cotangents of the first n, which `given`
+numbers. The second region of `custom_jvp` takes all operands and the tangents of the first n.
 
 Flat: tokens with tags, as in the papers. `switch(data, pred)` sends data to output 0 when pred is false and to output 1
 when it is true; the other output is dead. `merge` passes on its live input. `enter`, `exit` and `next_iteration` move
@@ -58,6 +64,13 @@ PURE, FLAT, CONTROL = Trait.PURE, Trait.FLAT, Trait.CONTROL
 op("param", "-> x", doc="A parameter of the graph.", type=_given, numpy=_structural, traits=())
 op("const", "-> x", doc="A constant array.", type=_const_type, numpy=lambda value: value.array)
 op("identity", "x -> y", doc="Its input.", type=_same, numpy=lambda x: x)
+op(
+    "stop_gradient",
+    "x -> y",
+    doc="Its input, through which no derivative flows.",
+    type=_same,
+    numpy=lambda x: x,
+)
 op("dim_size", "x -> n", doc="The size of one axis, as int64.", type=lambda i, a: scalar(I64),
    numpy=lambda x, axis: np.int64(x.shape[axis]))  # fmt: skip
 
@@ -66,6 +79,21 @@ op("cond", "pred, *operands -> *results", doc="Run the first region if `pred` is
 op("while", "*carried, *invariants -> *carried", doc="Run the second region while the first returns true.",
    type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
 op("scan", "trips, *carried, *invariants -> *carried", doc="Run the region `trips` times; it is told the trip number.",
+   type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
+
+op("recording_while", "*carried, *invariants -> *carried, *stacks",
+   doc="A `while` whose body returns more values; they are stacked over the trips.",
+   type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
+op("recording_scan", "trips, *carried, *invariants -> *carried, *stacks",
+   doc="A `scan` whose body returns more values; they are stacked over the trips.",
+   type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
+op("checkpoint", "*operands -> *results", doc="Run the region; derivatives compute it again instead of keeping its values.",
+   type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
+
+op("custom_vjp", "*operands -> *results",
+   doc="Run the first region; the second, which returns residuals too, and the third are its vjp.",
+   type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
+op("custom_jvp", "*operands -> *results", doc="Run the first region; the second computes results and their tangents.",
    type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
 
 op("switch", "x, pred -> no, yes", doc="Send `x` to output 1 if `pred` is true, else to output 0.",

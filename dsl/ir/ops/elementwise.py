@@ -336,3 +336,26 @@ _SPECIAL = [
 for _name, _scipy_name, _doc in _SPECIAL:
     op(_name, "x -> y", doc=_doc, type=same_as(_name, FLOATS), numpy=_special(_scipy_name),
        traits=POINTWISE, samples=_special_samples)  # fmt: skip
+
+
+def _polygamma_type(inputs: Inputs, attrs: Attrs) -> TensorType:
+    order = attrs["order"]
+    if not isinstance(order, int) or order < 1:
+        refuse("polygamma", "order", "a whole number from 1 on", order)
+    return operands("polygamma", inputs, x=FLOATS)[0]
+
+
+def _polygamma(x: np.ndarray, order: int) -> Any:
+    import scipy.special
+
+    return np.asarray(scipy.special.polygamma(order, x.astype(np.float64))).astype(x.dtype)
+
+
+def _polygamma_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    for dtype in dtypes_of(FLOATS):
+        for order in (1, 3):
+            yield Sample((rng.uniform(0.5, 4.0, (2, 3)).astype(dtype),), {"order": order}, 4)
+
+
+op("polygamma", "x -> y", doc="The derivative of digamma of an `order` from 1 on.", type=_polygamma_type,
+   numpy=_polygamma, samples=_polygamma_samples)  # fmt: skip

@@ -1,0 +1,399 @@
+"""Reverse mode through branches and loops.
+
+The forward half of a branch or loop returns, besides its results, the values that its backward half asks for. Those of a
+loop are stacked over its trips by `recording_scan` and `recording_while`. The backward half of a loop is a `scan` over as
+many trips, from the last to the first; cotangents of what all trips share are added up as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsl.autodiff.cotangents import combine
+from dsl.autodiff.flow import LOOPS, loop_activity, loop_liveness
+from dsl.autodiff.region import Region, inline, is_known
+from dsl.autodiff.reverse import Backward, Reverse, Step
+from dsl.errors import UnsupportedError
+from dsl.ir.algebra import Algebra
+from dsl.ir.build import Builder
+from dsl.ir.derivative import Cotangent, Part, total
+from dsl.ir.dims import DimLike, Symbol
+from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.types import I64, TensorType, scalar
+
+__all__ = ["step_of"]
+
+
+def step_of(whole: Reverse, node: Node) -> Step:
+    """Copy control flow forward."""
+    if node.op.name == "cond":
+        return _Branch(whole, node)
+    if node.op.name in LOOPS:
+        if whole.segmented and node.op.name in ("while", "scan") and not _grows(node):
+            from dsl.autodiff.segments import segmented
+
+            return _Call(whole, node, segmented(node))
+        return _Loop(whole, node)
+    from dsl.autodiff.calls import call_step
+
+    return call_step(whole, node)
+
+
+def _grows(node: Node) -> bool:
+    """Tell whether a loop carries an array whose size changes from trip to trip."""
+    params = node.regions[-1].params[LOOPS[node.op.name] :]
+    return any(
+        value.shape != p.shape
+        for value, p in zip(node.outputs, params)
+        if isinstance(p.type, TensorType)
+    )
+
+
+class _Call:
+    """A node that is replaced by a graph of the same meaning."""
+
+    def __init__(self, whole: Reverse, node: Node, graph: Graph) -> None:
+        args = [whole.values[value] for value in node.inputs]
+        active = [value in whole.flow.active for value in node.inputs]
+        wanted = [value in whole.flow.live for value in node.outputs]
+        self.live = [value in whole.flow.live for value in node.inputs]
+        self.inner = Reverse(graph, whole.builder, args, active, wanted, looping=whole.looping)
+        self.outputs = self.inner.outputs
+
+    def pull(
+        self, a: Algebra, gs: list[Value | None], sums: list[Value | None]
+    ) -> list[Value | None]:
+        given = {k: value for k, value in enumerate(sums) if value is not None}
+        found = self.inner.pull(a.builder, gs, given)
+        return [
+            combine(a, parts) if parts and on else so_far
+            for parts, on, so_far in zip(found, self.live, sums, strict=True)
+        ]
+
+
+def _fitting(a: Algebra, g: Value, type: TensorType) -> Value:
+    """Give a cotangent the sizes that its value has here, which are the same when the program runs."""
+    return a.reshaped(g, type.shape)
+
+
+# -- branches -----------------------------------------------------------------------------------------------------
+
+
+class _Half:
+    """One branch: its forward region, and the backward one with what each operand gets there."""
+
+    def __init__(self, whole: Reverse, node: Node, graph: Graph) -> None:
+        flow = whole.flow
+        self.forward = Region(graph.name, whole.builder)
+        self.params = [self.forward.param(p.type, p.node.attrs["name"]) for p in graph.params]
+        active = [value in flow.active for value in node.inputs[1:]]
+        wanted = [value in flow.live for value in node.outputs]
+        self.body = Reverse(
+            graph, self.forward, self.params, active, wanted,
+            looping=whole.looping, segmented=whole.segmented,
+        )  # fmt: skip
+        self.backward = Backward("backward", self.forward, (), costly_only=not whole.looping)
+        self.seeds = {k: self.backward.param(node.types[k]) for k, on in enumerate(wanted) if on}
+        a = Algebra(self.backward)
+        gs = [
+            _fitting(a, self.seeds[k], result.tensor) if k in self.seeds else None
+            for k, result in enumerate(graph.results)
+        ]
+        self.found = self.body.pull(self.backward, gs)
+        self.results: list[Value] = []
+
+    def finish(self, k: int, whole_sum: bool) -> Value | None:
+        """Add up what operand `k` gets, into what it has so far if that is wanted; return the param for that."""
+        a, found = Algebra(self.backward), self.found[k]
+        so_far = self.backward.param(self.params[k].type) if whole_sum else None
+        terms: list[Cotangent] = [*([so_far] if so_far is not None else []), *found]
+        zeros = None if terms else a.zeros(self.params[k].tensor)
+        self.results.append(zeros if zeros is not None else combine(a, terms, in_place=True))
+        return so_far
+
+    def asked(self, operands: Sequence[Value]) -> dict[Value, Value]:
+        """Map requested values that are outside already to where they are there."""
+        outside = dict(zip(self.params, operands, strict=True))
+        outside.update({inner: outer for outer, inner in self.forward.captured.items()})
+        return outside
+
+
+class _Branch:
+    def __init__(self, whole: Reverse, node: Node) -> None:
+        builder, flow = whole.builder, whole.flow
+        self.node = node
+        self.pred, *self.operands = [whole.values[value] for value in node.inputs]
+        self.live = [value in flow.live for value in node.inputs[1:]]
+        self.halves = [_Half(whole, node, region) for region in node.regions]
+        self.summed = {
+            k for k, on in enumerate(self.live)
+            if on and any(isinstance(g, Part) for half in self.halves for g in half.found[k])
+        }  # fmt: skip
+        places = [k for k, on in enumerate(self.live) if on]
+        self.sums = [{k: half.finish(k, k in self.summed) for k in places} for half in self.halves]
+        outputs = self._forward(builder)
+        self.outputs = outputs[: len(node.outputs)]
+        self._plan(outputs[len(node.outputs) :])
+
+    def _forward(self, builder: Builder) -> tuple[Value, ...]:
+        """Make the cond that also returns what the backward halves ask for; the other branch returns zeros for it."""
+        self.kept = [
+            [v for v in half.backward.requests if v not in half.asked(self.operands)]
+            for half in self.halves
+        ]
+        extra = [v.type for kept in self.kept for v in kept]
+        for number, half in enumerate(self.halves):
+            a = Algebra(half.forward)
+            half.extra = [  # type: ignore[attr-defined]
+                v if own == number else a.zeros(v.tensor)
+                for own, kept in enumerate(self.kept) for v in kept
+            ]  # fmt: skip
+        captured = dict.fromkeys(v for half in self.halves for v in half.forward.captured)
+        regions = []
+        for half in self.halves:
+            inside = [half.forward.capture(value) for value in captured]
+            done = half.forward.finish([*half.body.outputs, *half.extra])  # type: ignore[attr-defined]
+            regions.append(Graph(done.name, (*half.params, *inside), done.results, done.effects))
+        made = builder.node(
+            "cond", [self.pred, *self.operands, *captured], {}, regions=regions,
+            types=[*self.node.types, *extra], loc=self.node.loc,
+        )  # fmt: skip
+        return made.outputs
+
+    def _plan(self, saved: Sequence[Value]) -> None:
+        """Decide the operands of the backward cond: `given` maps each to its param in either half."""
+        left = iter(saved)
+        sources = [half.asked(self.operands) for half in self.halves]
+        for kept, source in zip(self.kept, sources):
+            source.update({v: next(left) for v in kept})
+        self.given: dict[Value, list[Value | None]] = {}
+        for number, half in enumerate(self.halves):
+            for inner, param in half.backward.requests.items():
+                self.given.setdefault(sources[number][inner], [None, None])[number] = param
+
+    def pull(
+        self, a: Algebra, gs: list[Value | None], sums: list[Value | None]
+    ) -> list[Value | None]:
+        seeds = list(self.halves[0].seeds)
+        types = [self.operands[k].tensor for k in range(len(self.operands))]
+        inputs = [_or_zeros(a, gs[k], self.node.outputs[k].tensor) for k in seeds]
+        inputs += [_or_zeros(a, sums[k + 1], types[k]) for k in sorted(self.summed)]
+        regions = [self._region(number, seeds) for number in range(2)]
+        places = [k for k, on in enumerate(self.live) if on]
+        made = a.builder.node(
+            "cond", [self.pred, *inputs, *self.given], {}, regions=regions,
+            types=[types[k] for k in places],
+        )  # fmt: skip
+        found: list[Value | None] = [None, *sums[1:]]
+        for k, value in zip(places, made.outputs, strict=True):
+            so_far = sums[k + 1]
+            found[k + 1] = value if k in self.summed or so_far is None else total(a, so_far, value)
+        return found
+
+    def _region(self, number: int, seeds: Sequence[int]) -> Graph:
+        half = self.halves[number]
+        params = [half.seeds[k] for k in seeds]
+        params += [self.sums[number][k] for k in sorted(self.summed)]  # type: ignore[misc]
+        for outer, inner in self.given.items():
+            found = inner[number]
+            params.append(half.backward.param(outer.type) if found is None else found)
+        done = half.backward.finish(half.results)
+        return Graph(half.forward.name, tuple(params), done.results, done.effects)
+
+
+def _or_zeros(a: Algebra, g: Value | None, type: TensorType) -> Value:
+    return a.zeros(type) if g is None else g
+
+
+# -- loops --------------------------------------------------------------------------------------------------------
+
+
+class _Trips(Backward):
+    """The backward half of a loop's body. Values of one trip are read from stacks over all trips, of `size` rows."""
+
+    def __init__(
+        self, forward: Region, free: Sequence[Value], number: Value, size: DimLike
+    ) -> None:
+        super().__init__("backward", forward, free)
+        self.number, self.size_of_stack = number, size
+        self.trip = self.param(scalar(I64), "trip")
+        self.trips = self.param(scalar(I64), "trips")
+        self.at = Algebra(self).subtract(Algebra(self).subtract(self.trips, 1), self.trip)
+        self.stacks: dict[Value, Value] = {}
+
+    def request(self, value: Value) -> Value:
+        if value is self.number:
+            at: Value = self.at
+            return at
+        if self.is_free(value):
+            return super().request(value)
+        if not is_known(self.forward.parent, value.type):
+            raise UnsupportedError(
+                f"the gradient needs an array whose size changes from trip to trip of a loop ({value.type})",
+                location=value.node.loc,
+                remedy="give the array its final size before the loop and write into it",
+            )
+        if value not in self.stacks:
+            type = value.tensor.with_shape((self.size_of_stack, *value.shape))
+            self.stacks[value] = self.param(type)
+        return self.row(self.stacks[value], value.tensor)
+
+    def row(self, stack: Value, type: TensorType) -> Value:
+        """Read the row of this trip."""
+        a = Algebra(self)
+        return a.reshaped(a.dynamic_slice(stack, self.at, axis=0, size=1, step=1), type.shape)
+
+
+class _Loop:
+    def __init__(self, whole: Reverse, node: Node) -> None:
+        self.whole, self.node = whole, node
+        self.first, self.count = LOOPS[node.op.name], node.attrs["carried"]
+        self.inputs = [whole.values[value] for value in node.inputs]
+        flow = whole.flow
+        active = [value in flow.active for value in node.inputs]
+        wanted = [value in flow.live for value in node.outputs]
+        live = loop_liveness(node, active, wanted)
+        end = self.first + self.count
+        self.carried = [k for k in range(self.count) if live[self.first + k]]
+        self.shared = [k for k in range(end, len(live)) if live[k]]
+        self.recorded = [k for k in range(self.count, len(wanted)) if wanted[k]]
+        carried, _ = loop_activity(node, active)
+        mask = [False] * self.first + carried + active[end:]
+        wants = [k in self.carried for k in range(self.count)] + wanted[self.count :]
+        self._copy_body(mask, wants)
+        self._differentiate()
+        self._forward()
+
+    # -- forward ---------------------------------------------------------------------------------------------------
+
+    def _copy_body(self, active: list[bool], wanted: list[bool]) -> None:
+        builder, graph = self.whole.builder, self.node.regions[-1]
+        self.region = Region(graph.name, builder)
+        self.params = [self.region.param(p.type, p.node.attrs["name"]) for p in graph.params]
+        self.body = Reverse(
+            graph, self.region, self.params, active, wanted,
+            looping=True, segmented=self.whole.segmented,
+        )  # fmt: skip
+        self.counts = self.first == 0
+        self.number = self.region.param(scalar(I64), "trip") if self.counts else self.params[0]
+        self.size: DimLike = Symbol("trips") if self.counts else builder.as_dim(self.inputs[0])
+
+    def _forward(self) -> None:
+        """Make the loop that also stacks what the backward half asks for."""
+        builder, node, end = self.whole.builder, self.node, self.first + self.count
+        saved = list(self.back.stacks)
+        results = [
+            *self.body.outputs[: self.count],
+            *self._more_carried(),
+            *self.body.outputs[self.count :],
+            *saved,
+        ]
+        counter = [self.number] if self.counts else []
+        params = [*self.params[:end], *counter, *self.params[end:]]
+        body = self.region.graph(params, results)
+        captured = list(self.region.captured)
+        start = [builder.constant(0, I64)] if self.counts else []
+        types = [
+            *node.types[: self.count],
+            *([scalar(I64)] if self.counts else []),
+            *node.types[self.count :],
+        ]
+        types += [self.back.stacks[v].type for v in saved]
+        made = builder.node(
+            f"recording_{'while' if self.counts else 'scan'}",
+            [*self.inputs[:end], *start, *self.inputs[end:], *captured],
+            {"carried": self.count + len(counter)},
+            regions=[*self._test(params, captured), body], types=types, loc=node.loc,
+        )  # fmt: skip
+        outputs = list(made.outputs)
+        self.total = outputs.pop(self.count) if self.counts else self.inputs[0]
+        if self.counts and saved:
+            builder.bind(self.size, self.total)  # type: ignore[arg-type]
+        self.outputs = outputs[: len(node.outputs)]
+        self.stacks = dict(zip(saved, outputs[len(node.outputs) :], strict=True))
+
+    def _more_carried(self) -> list[Value]:
+        return [Algebra(self.region).add(self.number, 1)] if self.counts else []
+
+    def _test(self, params: Sequence[Value], captured: Sequence[Value]) -> list[Graph]:
+        if not self.counts:
+            return []
+        test = Region("test", self.whole.builder)
+        own = [test.param(value.type) for value in (*params, *captured)]
+        taken = own[: self.count] + own[self.count + 1 : len(params)]
+        done = test.finish(inline(test, self.node.regions[0], taken))
+        return [Graph("test", tuple(own), done.results, done.effects)]
+
+    # -- backward --------------------------------------------------------------------------------------------------
+
+    def _differentiate(self) -> None:
+        """Build the backward half of the body."""
+        node, end = self.node, self.first + self.count
+        free = [self.number, *self.params[end:]]
+        back = self.back = _Trips(self.region, free, self.number, self.size)
+        a = Algebra(back)
+        graph = node.regions[-1]
+        self.seeds = [back.param(self._loose(graph.results[k].tensor)) for k in self.carried]
+        self.sums = {k: back.param(self.params[k].type) for k in self.shared}
+        self.streams = [back.param(self._stream(k)) for k in self.recorded]
+        gs: list[Value | None] = [None] * len(graph.results)
+        for k, seed in zip(self.carried, self.seeds):
+            gs[k] = _fitting(a, seed, graph.results[k].tensor)
+        for k, stream in zip(self.recorded, self.streams):
+            gs[k] = back.row(stream, graph.results[k].tensor)
+        found = self.body.pull(back, gs, self.sums)
+        self.results = [
+            combine(a, found[self.first + k], in_place=True)
+            if found[self.first + k]
+            else a.zeros(self.params[self.first + k].tensor)
+            for k in self.carried
+        ]
+        self.results += [combine(a, found[k], in_place=True) for k in self.shared]
+
+    def _loose(self, type: TensorType) -> TensorType:
+        """The type of a carried cotangent: sizes that only the body knows change from trip to trip."""
+        builder = self.whole.builder
+        dims = (
+            d if is_known(builder, TensorType(type.dtype, (d,))) else Symbol("d")
+            for d in type.shape
+        )
+        return type.with_shape(dims)
+
+    def _stream(self, k: int) -> TensorType:
+        type = self.node.outputs[k].tensor
+        return type.with_shape((self.size, *type.shape[1:]))
+
+    def pull(
+        self, a: Algebra, gs: list[Value | None], sums: list[Value | None]
+    ) -> list[Value | None]:
+        node, back = self.node, self.back
+        outer = dict(zip(self.params, self.inputs, strict=True))
+        outer.update({inner: value for value, inner in self.region.captured.items()})
+        given = {param: outer[v] for v, param in back.requests.items()}
+        given |= {back.stacks[v]: self.stacks[v] for v in self.stacks}
+        starts = [_or_zeros(a, gs[k], node.outputs[k].tensor) for k in self.carried]
+        starts += [_or_zeros(a, sums[k], self.inputs[k].tensor) for k in self.shared]
+        streams = [_or_zeros(a, gs[k], node.outputs[k].tensor) for k in self.recorded]
+        params = [back.trip, *self.seeds, *self.sums.values(), back.trips, *self.streams, *given]
+        body = back.finish(self.results)
+        made = a.builder.node(
+            "scan", [self.total, *starts, self.total, *streams, *given.values()],
+            {"carried": len(starts)},
+            regions=[Graph("backward", tuple(params), body.results, body.effects)],
+            types=self._types(), loc=node.loc,
+        )  # fmt: skip
+        found: list[Value | None] = list(sums)
+        for k, moved in zip(self.carried, made.outputs):
+            value, so_far = (
+                _fitting(a, moved, self.inputs[self.first + k].tensor),
+                sums[self.first + k],
+            )
+            found[self.first + k] = value if so_far is None else total(a, so_far, value)
+        for k, value in zip(self.shared, made.outputs[len(self.carried) :]):
+            found[k] = value
+        return found
+
+    def _types(self) -> list[Any]:
+        carried = [self._loose(self.params[self.first + k].tensor) for k in self.carried]
+        return carried + [self.inputs[k].tensor for k in self.shared]

@@ -1,0 +1,140 @@
+"""Which values derivatives flow through.
+
+A value is active if it depends on an active param through ops that have derivatives. It is live if, besides, a wanted
+result depends on it so. Loops are followed until nothing more becomes active or live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsl.ir.derivative import derivative_of
+from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.types import TensorType, is_inexact
+
+__all__ = [
+    "CUSTOM",
+    "LOOPS",
+    "Flow",
+    "active_results",
+    "carries",
+    "live_params",
+    "loop_activity",
+    "loop_liveness",
+]
+
+
+def carries(value: Value) -> bool:
+    """Tell whether a value is of a type that has derivatives."""
+    return isinstance(value.type, TensorType) and is_inexact(value.type.dtype)
+
+
+class Flow:
+    """The active and the live values of one graph."""
+
+    def __init__(self, graph: Graph, active: Sequence[bool], wanted: Sequence[bool]) -> None:
+        self.active = _active(graph, active)
+        self.live = _live(graph, self.active, wanted)
+
+
+def _active(graph: Graph, params: Sequence[bool]) -> set[Value]:
+    found = {p for p, on in zip(graph.params, params, strict=True) if on and carries(p)}
+    if not found:
+        return found
+    for node in graph.nodes:
+        on = [value in found for value in node.inputs]
+        if any(on):
+            found.update(
+                v for v, is_on in zip(node.outputs, _outputs(node, on)) if is_on and carries(v)
+            )
+    return found
+
+
+def _outputs(node: Node, on: list[bool]) -> list[bool]:
+    """Tell which outputs are active, given which inputs are."""
+    if node.op.name == "cond":
+        branches = [active_results(region, on[1:]) for region in node.regions]
+        return [any(pair) for pair in zip(*branches)]
+    if node.op.name in LOOPS:
+        carried, results = loop_activity(node, on)
+        return carried + results[len(carried) :]
+    if node.op.name in CUSTOM:
+        return [any(on[: node.attrs["operands"]])] * len(node.outputs)
+    if node.regions:
+        return active_results(node.regions[0], on)
+    rule = derivative_of(node.op.name)
+    passes = rule.vjp is not None or rule.refused
+    return [passes] * len(node.outputs)
+
+
+def active_results(graph: Graph, params: Sequence[bool]) -> list[bool]:
+    found = _active(graph, params)
+    return [value in found for value in graph.results]
+
+
+def _live(graph: Graph, active: set[Value], wanted: Sequence[bool]) -> set[Value]:
+    found = {r for r, on in zip(graph.results, wanted, strict=True) if on and r in active}
+    for node in reversed(graph.nodes):
+        on = [value in found for value in node.outputs]
+        if any(on):
+            given = [value in active for value in node.inputs]
+            found.update(
+                v
+                for v, is_on in zip(node.inputs, _inputs(node, given, on))
+                if is_on and v in active
+            )
+    return found
+
+
+def _inputs(node: Node, active: list[bool], on: list[bool]) -> list[bool]:
+    """Tell which inputs are live, given which are active and which outputs are live."""
+    if node.op.name == "cond":
+        branches = [live_params(region, active[1:], on) for region in node.regions]
+        return [False] + [any(pair) for pair in zip(*branches)]
+    if node.op.name in LOOPS:
+        return loop_liveness(node, active, on)
+    if node.op.name in CUSTOM:
+        return [is_on and k in node.attrs["given"] for k, is_on in enumerate(active)]
+    if node.regions:
+        return live_params(node.regions[0], active, on)
+    return active
+
+
+def live_params(graph: Graph, active: Sequence[bool], wanted: Sequence[bool]) -> list[bool]:
+    flow = Flow(graph, active, wanted)
+    return [param in flow.live for param in graph.params]
+
+
+CUSTOM = ("custom_vjp", "custom_jvp")
+
+
+# -- loops --------------------------------------------------------------------------------------------------------
+
+LOOPS = {"while": 0, "scan": 1, "recording_while": 0, "recording_scan": 1}
+"""How many inputs are in front of the carried ones."""
+
+
+def loop_activity(node: Node, inputs: list[bool]) -> tuple[list[bool], list[bool]]:
+    """Return which carried values become active, and which results of the body are then."""
+    first, count = LOOPS[node.op.name], node.attrs["carried"]
+    carried, rest = list(inputs[first : first + count]), inputs[first + count :]
+    while True:
+        results = active_results(node.regions[-1], [False] * first + carried + rest)
+        grown = [a or b for a, b in zip(carried, results)]
+        if grown == carried:
+            return carried, results
+        carried = grown
+
+
+def loop_liveness(node: Node, inputs: list[bool], outputs: list[bool]) -> list[bool]:
+    """Return which inputs are live. Those carried include what becomes live on the way around."""
+    first, count = LOOPS[node.op.name], node.attrs["carried"]
+    carried, _ = loop_activity(node, inputs)
+    active = [False] * first + carried + inputs[first + count :]
+    wanted, recorded = outputs[:count], outputs[count:]
+    while True:
+        params = live_params(node.regions[-1], active, wanted + recorded)
+        grown = [a or b for a, b in zip(wanted, params[first : first + count])]
+        if grown == wanted:
+            return [False] * first + wanted + params[first + count :]
+        wanted = grown

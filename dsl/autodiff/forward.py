@@ -1,0 +1,174 @@
+"""Forward mode: tangents beside values, in one walk.
+
+`push(graph, builder, args, tangents)` copies a graph into a builder and returns its results and their tangents; None
+stands for a tangent that is zero. Loops carry the tangents of what they carry, so no value of a trip is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsl.autodiff.flow import LOOPS, active_results, carries, loop_activity
+from dsl.autodiff.region import Region, copy_node, inline
+from dsl.autodiff.reverse import undifferentiable
+from dsl.ir.algebra import Algebra
+from dsl.ir.build import Builder
+from dsl.ir.derivative import derivative_of
+from dsl.ir.graph import Graph, Node, Value
+
+__all__ = ["push"]
+
+Tangents = Sequence[Value | None]
+
+
+def push(
+    graph: Graph, builder: Builder, args: Sequence[Value], tangents: Tangents
+) -> tuple[list[Value], list[Value | None]]:
+    """Copy a graph forward; return its results and their tangents."""
+    walk = _Walk(builder, dict(zip(graph.params, args, strict=True)))
+    for param, tangent in zip(graph.params, tangents, strict=True):
+        if tangent is not None:
+            walk.tangents[param] = tangent
+    for node in graph.nodes:
+        walk.visit(node)
+    found = [walk.tangents.get(value) for value in graph.results]
+    return [walk.values[value] for value in graph.results], found
+
+
+class _Walk:
+    def __init__(self, builder: Builder, values: dict[Value, Value]) -> None:
+        self.builder, self.values = builder, values
+        self.a = Algebra(builder)
+        self.tangents: dict[Value, Value] = {}
+
+    def visit(self, node: Node) -> None:
+        self.builder.loc = node.loc
+        ts = [self.tangents.get(value) for value in node.inputs]
+        if all(t is None for t in ts) or not any(map(carries, node.outputs)):
+            made = copy_node(self.builder, node, self.values)
+            self.values.update(zip(node.outputs, made.outputs, strict=True))
+            return
+        inputs = [self.values[value] for value in node.inputs]
+        outputs, found = self._apply(node, inputs, ts)
+        self.values.update(zip(node.outputs, outputs, strict=True))
+        self.tangents.update(
+            {v: t for v, t in zip(node.outputs, found) if t is not None and carries(v)}
+        )
+
+    def _apply(
+        self, node: Node, inputs: list[Value], ts: list[Value | None]
+    ) -> tuple[Sequence[Value], Tangents]:
+        if node.op.name == "cond":
+            return _cond(self.a, node, inputs, ts)
+        if node.op.name in LOOPS:
+            return _loop(self.a, node, inputs, ts)
+        if node.regions:
+            from dsl.autodiff.calls import call_push
+
+            return call_push(self.a, node, inputs, ts)
+        made = copy_node(self.builder, node, self.values)
+        rule = derivative_of(node.op.name)
+        if rule.jvp is None:
+            if rule.refused:
+                raise undifferentiable(node, rule.reason)
+            return made.outputs, [None] * len(made.outputs)
+        return made.outputs, rule.jvp(self.a, made, ts)
+
+
+def _or_zeros(a: Algebra, t: Value | None, like: Value) -> Value:
+    return a.zeros(like.tensor) if t is None else t
+
+
+def _region(
+    parent: Builder, graph: Graph, given: Sequence[bool], wanted: Sequence[bool]
+) -> tuple[Region, list[Value], list[Value]]:
+    """Return a region of values, then tangents of the `given` params; it returns results, then the `wanted` tangents."""
+    region = Region(graph.name, parent)
+    params = [region.param(p.type, p.node.attrs["name"]) for p in graph.params]
+    ts = [region.param(p.type) if on else None for p, on in zip(graph.params, given, strict=True)]
+    results, found = push(graph, region, params, ts)
+    a = Algebra(region)
+    tangents = [_or_zeros(a, t, r) for t, r, on in zip(found, results, wanted, strict=True) if on]
+    return region, [*params, *(t for t in ts if t is not None)], [*results, *tangents]
+
+
+def _cond(
+    a: Algebra, node: Node, inputs: list[Value], ts: list[Value | None]
+) -> tuple[Sequence[Value], Tangents]:
+    given = [t is not None for t in ts[1:]]
+    branches = [active_results(region, given) for region in node.regions]
+    wanted = [any(pair) for pair in zip(*branches)]
+    built = [_region(a.builder, region, given, wanted) for region in node.regions]
+    captured = dict.fromkeys(v for region, _, _ in built for v in region.captured)
+    regions = []
+    for region, params, results in built:
+        inside = [region.capture(value) for value in captured]
+        done = region.finish(results)
+        regions.append(Graph(region.name, (*params, *inside), done.results, done.effects))
+    tangents = [t for t in ts[1:] if t is not None]
+    types = [*node.types, *(t for t, on in zip(node.types, wanted) if on)]
+    made = a.builder.node(
+        "cond", [*inputs, *tangents, *captured], {}, regions=regions, types=types, loc=node.loc
+    )
+    return made.outputs[: len(node.types)], _spread(made.outputs[len(node.types) :], wanted)
+
+
+def _spread(found: Sequence[Value], wanted: Sequence[bool]) -> list[Value | None]:
+    left = iter(found)
+    return [next(left) if on else None for on in wanted]
+
+
+def _loop(
+    a: Algebra, node: Node, inputs: list[Value], ts: list[Value | None]
+) -> tuple[Sequence[Value], Tangents]:
+    """Carried: values, then tangents; after them the invariants and theirs. Recorded ones likewise."""
+    first, count = LOOPS[node.op.name], node.attrs["carried"]
+    end = first + count
+    carried, results = loop_activity(node, [t is not None for t in ts])
+    given = [False] * first + carried + [t is not None for t in ts[end:]]
+    wanted = carried + results[count:]
+    region, params, outcome = _region(a.builder, node.regions[-1], given, wanted)
+    total, active = len(given), sum(carried)
+    order = [
+        *params[:end],
+        *params[total : total + active],
+        *params[end:total],
+        *params[total + active :],
+    ]
+    split = len(wanted)
+    values, moved = outcome[:split], outcome[split:]
+    returned = [*values[:count], *moved[:active], *values[count:], *moved[active:]]
+    body = region.graph(order, returned)
+    starts = [_or_zeros(a, ts[first + k], inputs[first + k]) for k in range(count) if carried[k]]
+    shared = [t for t in ts[end:] if t is not None]
+    extra = [node.types[k] for k in range(split) if wanted[k]]
+    types = [*node.types[:count], *extra[:active], *node.types[count:], *extra[active:]]
+    captured = list(region.captured)
+    made = a.builder.node(
+        node.op, [*inputs[:end], *starts, *inputs[end:], *shared, *captured],
+        {"carried": count + active}, regions=[*_test(a, node, order, captured, count, active), body],
+        types=types, loc=node.loc,
+    )  # fmt: skip
+    outputs = list(made.outputs)
+    stacks = len(node.types) - count
+    own = outputs[:count] + outputs[count + active : count + active + stacks]
+    tangents = outputs[count : count + active] + outputs[count + active + stacks :]
+    return own, _spread(tangents, wanted)
+
+
+def _test(
+    a: Algebra,
+    node: Node,
+    order: Sequence[Value],
+    captured: Sequence[Value],
+    count: int,
+    active: int,
+) -> list[Graph]:
+    if len(node.regions) == 1:
+        return []
+    test = Region("test", a.builder)
+    own = [test.param(value.type) for value in (*order, *captured)]
+    shared = len(node.inputs) - count
+    taken = own[:count] + own[count + active : count + active + shared]
+    done = test.finish(inline(test, node.regions[0], taken))
+    return [Graph("test", tuple(own), done.results, done.effects)]

@@ -1,0 +1,26 @@
+"""Params, constants, sizes, effects; structured control flow has rules of its own in `dsl.autodiff`."""
+
+from __future__ import annotations
+
+from dsl.ir.derivative import Derivative, constant, derive, undifferentiable
+
+derive("identity", Derivative(lambda a, node, gs: gs, lambda a, node, ts: ts))
+derive("stop_gradient", constant("that is what it is for"))
+for _name in ("param", "const"):
+    derive(_name, constant("no inputs"))
+derive("dim_size", constant("a size"))
+derive("print", constant("no outputs"))
+derive("assert", constant("no outputs"))
+for _name in (
+    "cond",
+    "while",
+    "scan",
+    "recording_while",
+    "recording_scan",
+    "checkpoint",
+    "custom_vjp",
+    "custom_jvp",
+):
+    derive(_name, undifferentiable("its regions are differentiated"))
+for _name in ("switch", "merge", "loop_merge", "enter", "exit", "next_iteration", "loop_cond"):
+    derive(_name, undifferentiable("flat control flow is raised to structured control flow first"))

@@ -1,0 +1,192 @@
+"""`vmap`: a function of one item as a function of many, along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsl.autodiff.batching import batch
+from dsl.compile import Compiled
+from dsl.errors import AliasError, ShapeError
+from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.traced import Kind, fresh
+from dsl.frontend.trees import flatten, unflatten
+from dsl.ir.algebra import Algebra
+from dsl.ir.dims import DimLike
+from dsl.ir.graph import Value
+from dsl.ir.ops.rules import differ
+from dsl.ir.types import TensorType
+from dsl.transforms.inner import Inner, Leaf, Stand, compiled, is_number, trace_inner
+
+__all__ = ["vmap"]
+
+Axes = Any  # an int, None, or a tree of them that is a prefix of the arguments' or results'
+
+
+def vmap(fn: Any, in_axes: Axes = 0, out_axes: Axes = 0) -> Compiled[Any, Any]:
+    """Return `fn` applied to every item along an axis of its arguments, as one computation on whole arrays.
+
+    `in_axes` says which axis: an int for all arguments, or a tuple with an int, a tree of ints, or None for an argument that
+    all items share. `out_axes` says where the axis is in the results. Control flow may differ from item to item. Keyword
+    arguments are taken along axis 0.
+
+    >>> import numpy as np
+    >>> vmap(np.dot, in_axes=(0, None))(np.eye(2), np.array([3.0, 4.0]))
+    array([3., 4.])
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return _batched(fn, args, kwargs, in_axes, out_axes)
+
+    return compiled(fn, ("vmap", _hashable(in_axes), _hashable(out_axes)), run, as_called=True)
+
+
+def _hashable(axes: Axes) -> Any:
+    leaves, structure = flatten(axes if axes is not None else "none")
+    return (tuple(leaves), structure)
+
+
+def _batched(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Axes, out_axes: Axes
+) -> Any:
+    axes = _in_axes(args, kwargs, in_axes)
+    size: list[DimLike] = []
+
+    def item(number: int, leaf: Leaf) -> Stand:
+        assert isinstance(leaf.type, TensorType)
+        axis = axes[number]
+        if axis is None:
+            return Stand(leaf.type, leaf.kind)
+        rest = _without(leaf, axis, size)
+        return Stand(rest, Kind.ARRAY if rest.shape else Kind.SCALAR)
+
+    inner = trace_inner(fn, args, kwargs, stands=item)
+    if not size:
+        raise ShapeError(
+            "vmap: no argument has an axis to map over",
+            location=here(),
+            remedy="give one an axis in in_axes",
+        )
+    scope = current_scope()
+    a = Algebra(scope)
+    flags = [axis is not None for axis in axes] + [False] * len(inner.captured)
+    values = [
+        leaf.value if axis is None else a.moved(leaf.value, axis % len(leaf.value.shape), 0)
+        for leaf, axis in zip(inner.leaves, axes, strict=True)
+    ]
+    found, batched = batch(inner.graph, scope, [*values, *inner.captured], flags, size[0])
+    _put_back(inner, found, batched)
+    return _results(a, inner, found, batched, size[0], out_axes)
+
+
+def _without(leaf: Leaf, axis: int, size: list[DimLike]) -> TensorType:
+    type = leaf.type
+    assert isinstance(type, TensorType)
+    if not -type.rank <= axis < type.rank:
+        raise ShapeError(
+            f"vmap: {leaf.path} is {type}, which has no axis {axis}", location=here(),
+            remedy="pass None in in_axes for arguments that all items share",
+        )  # fmt: skip
+    axis %= type.rank
+    if size and differ(size[0], type.shape[axis]):
+        raise ShapeError(
+            f"vmap: {leaf.path} has {type.shape[axis]} items along axis {axis}, others have {size[0]}", location=here(),
+            remedy="map over axes of one size",
+        )  # fmt: skip
+    size.append(type.shape[axis])
+    return type.with_shape(type.shape[:axis] + type.shape[axis + 1 :])
+
+
+def _in_axes(args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Axes) -> list[int | None]:
+    """Return the axis of each numeric leaf."""
+    given = in_axes if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args)
+    if len(given) != len(args):
+        raise ShapeError(
+            f"vmap: in_axes has {len(given)} entries, the function was called with {len(args)} arguments", location=here(),
+            remedy="give one for each positional argument",
+        )  # fmt: skip
+    found: list[int | None] = []
+    for axis, arg in zip((*given, *(0 for _ in kwargs)), (*args, *kwargs.values()), strict=True):
+        _spread(axis, arg, found)
+    return found
+
+
+def _spread(axes: Axes, tree: Any, found: list[int | None]) -> None:
+    """Give every numeric leaf of a tree the axis that a prefix of the tree says."""
+    if axes is None or isinstance(axes, int):
+        leaves = [leaf for leaf in flatten(tree)[0] if is_number(leaf)]
+        found.extend(axes for _ in leaves)
+        return
+    children = _children(tree)
+    parts = _children(axes)
+    if children is None or parts is None or len(children) != len(parts):
+        raise ShapeError(
+            f"vmap: the axes {axes!r} do not fit an argument",
+            location=here(),
+            remedy="use a tree like the argument",
+        )
+    for part, child in zip(parts, children):
+        _spread(part, child, found)
+
+
+def _children(tree: Any) -> Sequence[Any] | None:
+    if isinstance(tree, dict):
+        return [tree[key] for key in tree]
+    return list(tree) if isinstance(tree, (tuple, list)) else None
+
+
+def _put_back(inner: Inner, found: Sequence[Value], batched: Sequence[bool]) -> None:
+    for _, k in inner.written:
+        if batched[k]:
+            raise AliasError(
+                "a function under vmap writes an item's values into an array that all items share", location=here(),
+                remedy="return the values instead of writing them",
+            )  # fmt: skip
+    inner.put_back(found)
+
+
+def _results(
+    a: Algebra,
+    inner: Inner,
+    found: Sequence[Value],
+    batched: Sequence[bool],
+    size: DimLike,
+    out_axes: Axes,
+) -> Any:
+    template = unflatten(inner.structure, list(range(len(inner.places))))
+    axes: list[int | None] = [0] * len(inner.places)
+    _assign(out_axes, template, axes)
+    made: list[Any] = []
+    for k, (place, other) in enumerate(zip(inner.places, inner.results, strict=True)):
+        made.append(
+            other
+            if place is None
+            else fresh(_placed(a, found[place], batched[place], size, axes[k]))
+        )
+    return unflatten(inner.structure, made)
+
+
+def _assign(axes: Axes, template: Any, found: list[int | None]) -> None:
+    if axes is None or isinstance(axes, int):
+        for k in flatten(template)[0]:
+            found[k] = axes
+        return
+    children, parts = _children(template), _children(axes)
+    if children is None or parts is None or len(children) != len(parts):
+        raise ShapeError(
+            f"vmap: out_axes {axes!r} do not fit the result",
+            location=here(),
+            remedy="use a tree like the result",
+        )
+    for part, child in zip(parts, children):
+        _assign(part, child, found)
+
+
+def _placed(a: Algebra, value: Value, batched: bool, size: DimLike, axis: int | None) -> Value:
+    if axis is None:
+        if batched:
+            raise ShapeError("vmap: out_axes is None for a result that differs from item to item", location=here(),
+                             remedy="give it an axis")  # fmt: skip
+        return value
+    whole = value if batched else a.to_shape(value, (size, *value.shape))
+    return a.moved(whole, 0, axis % len(whole.shape))

@@ -1,0 +1,230 @@
+"""Trace a function into a graph of its own, inside the trace under way; and make functions that do so when called.
+
+The function works on copies of its arguments: what it writes into them stays inside. What it writes into arrays from
+around it is written there, as when it is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsl.compile import Compiled
+from dsl.errors import UnsupportedError
+from dsl.frontend.leaves import BranchRaise, info_of
+from dsl.frontend.regions import discard, region_of
+from dsl.frontend.runtime import call
+from dsl.frontend.scopes import Scope, Storage, current_trace, here
+from dsl.frontend.state import is_numeric
+from dsl.frontend.traced import Kind, Traced, fresh, lift, read
+from dsl.frontend.trees import Structure, flatten, leaves_with_paths, unflatten
+from dsl.ir.graph import Graph, Value
+from dsl.ir.types import ValueType
+
+__all__ = ["Inner", "Leaf", "Stand", "Transform", "compiled", "trace_inner", "unwrapped"]
+
+
+def unwrapped(fn: Any) -> Any:
+    """Return the function inside a compiled one."""
+    return fn._fn if isinstance(fn, Compiled) else fn
+
+
+class Transform:
+    """A function of traced arguments, as something to compile under the name and signature of the user's."""
+
+    dsl_traced = True  # also where compiling is switched off: there is no other way to run it
+
+    def __init__(self, run: Callable[..., Any], fn: Any, as_called: bool = False) -> None:
+        functools.update_wrapper(self, unwrapped(fn), updated=())
+        self.run = run
+        if as_called:  # defaults that the call leaves out stay out
+            self.__signature__ = inspect.signature(lambda *args, **kwargs: None)
+
+    def dsl_inline(self, args: Any, kwargs: Any) -> Any:
+        """Called while tracing."""
+        return self.run(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+
+def compiled(
+    fn: Any, key: Any, run: Callable[..., Any], as_called: bool = False
+) -> Compiled[Any, Any]:
+    """Return `run` compiled in place of `fn`; asked again for the same function and key, the same object.
+
+    `run` gets the arguments with defaults filled in or, if it wants them `as_called`, just those given.
+    """
+    if not callable(fn):
+        raise UnsupportedError(f"expected a function, got {fn!r}", location=here())
+    static = fn._static if isinstance(fn, Compiled) else ()
+    found: Compiled[Any, Any] = kept(
+        fn,
+        (key, static),
+        lambda: Compiled(Transform(run, fn, as_called and not static), static_argnames=static),
+    )
+    return found
+
+
+def kept(fn: Any, key: Any, make: Callable[[], Any]) -> Any:
+    """Return what was made for a function and key before, or make it. Methods are other functions at each look, so not kept."""
+    inner = unwrapped(fn)
+    if not isinstance(inner, types.FunctionType):
+        return make()
+    made = inner.__dict__.setdefault("__dsl_transforms__", {})
+    try:
+        if key not in made:
+            made[key] = make()
+        return made[key]
+    except TypeError:  # a key that does not hash
+        return make()
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One argument: its value in the current scope if it has one, what it is, and its path for messages."""
+
+    given: Value | None
+    type: ValueType
+    kind: Kind
+    path: str
+
+    @property
+    def value(self) -> Value:
+        assert self.given is not None
+        return self.given
+
+
+@dataclass
+class Inner:
+    """A function traced into a graph. Its params are the numeric `leaves` of the arguments, then captured values."""
+
+    graph: Graph
+    leaves: list[Leaf]
+    captured: list[Value]
+    structure: Structure
+    results: list[
+        Any
+    ]  # a kind for each result of the graph, in the places of the tree; other objects as they are
+    places: list[int | None]  # the result of the graph at each leaf of the tree
+    written: list[tuple[Storage, int]] = field(default_factory=list)
+
+    @property
+    def args(self) -> list[Value]:
+        return [*(leaf.value for leaf in self.leaves), *self.captured]
+
+    def put_back(self, outputs: Sequence[Value]) -> None:
+        """Write what the function wrote into arrays from around it."""
+        for storage, k in self.written:
+            storage.set(outputs[k])
+
+    def tree(self, outputs: Sequence[Value]) -> Any:
+        """Return the function's result, of values of the current scope."""
+        made = [
+            other if place is None else fresh(outputs[place], other)
+            for place, other in zip(self.places, self.results, strict=True)
+        ]
+        return unflatten(self.structure, made)
+
+    def tree_of_types(self) -> Any:
+        """Return the function's result with what is in the graph described."""
+        made = [
+            other if place is None else Stand(self.graph.results[place].type, other)
+            for place, other in zip(self.places, self.results, strict=True)
+        ]
+        return unflatten(self.structure, made)
+
+
+def numeric_leaves(tree: Any, name: str = "") -> list[tuple[int, Any, str]]:
+    """Return the leaves of a tree that have values in a graph, with their places and paths."""
+    return [
+        (k, leaf, path)
+        for k, (path, leaf) in enumerate(leaves_with_paths(tree, name))
+        if is_number(leaf)
+    ]
+
+
+class Stand:
+    """An argument of which only the type is known; a leaf of trees, so no dataclass."""
+
+    def __init__(self, type: ValueType, kind: Kind = Kind.ARRAY) -> None:
+        self.type, self.kind = type, kind
+
+
+def is_number(leaf: Any) -> bool:
+    return isinstance(leaf, Stand) or (is_numeric(leaf) and not isinstance(leaf, bool))
+
+
+def trace_inner(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    stands: Callable[[int, Leaf], Stand] | None = None,
+) -> Inner:
+    """Trace `fn` on arguments of the current trace; `stands` may say that its params are something else.
+
+    Arguments that are `Stand`s have no value: the graph is for others to call.
+    """
+    trace = current_trace()
+    assert trace is not None
+    tree = (args, kwargs)
+    all_leaves, structure = flatten(tree)
+    found = numeric_leaves(tree)
+    leaves = [_leaf(leaf, path) for _, leaf, path in found]
+    with trace.region(getattr(fn, "__name__", "inner")) as scope:
+        handles = list(all_leaves)
+        leading = []
+        for number, ((k, _, _), leaf) in enumerate(zip(found, leaves, strict=True)):
+            seen = Stand(leaf.type, leaf.kind) if stands is None else stands(number, leaf)
+            param = scope.param(seen.type)
+            leading.append(param)
+            handles[k] = Traced(Storage(param, scope), (), seen.kind)
+        inner_args, inner_kwargs = unflatten(structure, handles)
+        try:
+            result = call(fn, *inner_args, **inner_kwargs)
+        except BranchRaise as signal:
+            raise signal.error from None
+        return _finish(scope, leading, leaves, result)
+
+
+def _leaf(leaf: Any, path: str) -> Leaf:
+    if isinstance(leaf, Stand):
+        return Leaf(None, leaf.type, leaf.kind, _pretty(path))
+    traced = lift(leaf)
+    value = read(traced)
+    return Leaf(value, value.type, traced.kind, _pretty(path))
+
+
+def _finish(scope: Scope, leading: list[Value], leaves: list[Leaf], result: Any) -> Inner:
+    tree_leaves, structure = flatten(result)
+    values: list[Value] = []
+    places: list[int | None] = []
+    kinds: list[Any] = []
+    for leaf in tree_leaves:
+        if not is_number(leaf) and not isinstance(leaf, (bool, np.bool_)):
+            places.append(None)
+            kinds.append(leaf)
+            continue
+        places.append(len(values))
+        kinds.append(info_of(leaf).kind)
+        values.append(read(lift(leaf)))
+    replaced = scope.suspend()
+    written = [(storage, len(values) + k) for k, storage in enumerate(replaced)]
+    captured = list(scope.captured)
+    graph = region_of(scope, captured, [*values, *replaced.values()], leading)
+    discard(scope)
+    return Inner(graph, leaves, captured, structure, kinds, places, written)
+
+
+def _pretty(path: str) -> str:
+    """Turn `[0][1]['w']` into `argument 1['w']`, and `[1]['x']` into `argument x`."""
+    head, _, rest = path.removeprefix("[").partition("]")
+    first, _, rest = rest.removeprefix("[").partition("]")
+    return f"argument {first if head == '0' else first.strip(chr(39))}{rest}"

@@ -1,0 +1,225 @@
+"""The programs of tests/programs, differentiated natively: reverse and forward mode against central differences.
+
+A program becomes a scalar function of its floats: all floats that it returns or leaves in its arguments, weighted and summed.
+Floats are in double precision. Programs without floats among their arguments are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from test_programs import arguments, rows
+
+import dsl
+import dsl.codegen.cpu.native
+from dsl.frontend.leaves import info_of
+from dsl.frontend.lists import TracedList
+from dsl.frontend.optional import TracedOptional
+from dsl.frontend.runtime import call
+from dsl.frontend.scopes import current_trace
+from dsl.frontend.traced import Traced
+from dsl.frontend.trees import _parts, flatten, unflatten
+
+STEPS = (1e-6, 1e-4, 1e-7, 1e-5)
+
+# Why central differences say nothing here; both modes still agree.
+INCOMPARABLE: dict[str, str] = {}
+
+# Why there is nothing to check.
+UNDEFINED: dict[str, str] = {}
+
+# Equal numbers, where minima and orders have kinks: the arguments are moved a little.
+TIED: set[str] = set()
+
+# Numbers that decide how large arrays are, or how often loops run, while the program is traced.
+FIXED_NUMBERS: set[str] = set()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_quickly() -> Iterator[None]:
+    """Leave out LLVM's optimisations, which take most of the time and are not what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dsl.codegen.cpu.native, "LEVEL", 0)
+        yield
+
+
+def is_float(leaf: Any) -> bool:
+    kinds = (float, complex, np.ndarray, np.generic)
+    return isinstance(leaf, kinds) and np.asarray(leaf).dtype.kind in "fc"
+
+
+def widened(leaf: Any) -> Any:
+    if not isinstance(leaf, (np.ndarray, np.generic)) or leaf.dtype.kind not in "fc":
+        return leaf
+    return leaf.astype(np.complex128 if leaf.dtype.kind == "c" else np.float64)
+
+
+def random_like(rng: np.random.Generator, leaf: Any) -> Any:
+    made = rng.standard_normal(np.shape(leaf))
+    if np.iscomplexobj(leaf):
+        made = made + 1j * rng.standard_normal(np.shape(leaf))
+    return made if isinstance(leaf, np.ndarray) else type(leaf)(made)
+
+
+# -- the sum of all floats in a tree ------------------------------------------------------------------------------
+
+
+class Weighted:
+    """The sum of all floats in a tree, each with a weight of its own; where `finite`, of those that are finite.
+
+    It looks at lists and optional values as the tracer has them, so it is not converted.
+    """
+
+    def __init__(self, finite: bool) -> None:
+        self.finite = finite
+
+    def dsl_inline(self, args: Any, kwargs: Any) -> Any:
+        return self(*args)
+
+    def __call__(self, tree: Any, path: str = "") -> Any:
+        if isinstance(tree, TracedOptional):
+            present = np.where(tree.present, 1.0, 0.0)
+            return self(unflatten(tree.structure, tree.leaves), path) * present
+        if isinstance(tree, TracedList) and len(tree.columns) == 1:
+            return self(tree.columns[0], path)
+        if is_row(tree):
+            tree = np.array(tree)
+        parts = _parts(tree)
+        if parts is None:
+            return self.leaf(tree, path) if moves(tree) else 0.0
+        total = 0.0
+        for key, part in zip(*parts):
+            total = total + self(part, f"{path}/{key}")
+        return total
+
+    def leaf(self, leaf: Any, path: str) -> Any:
+        run = weighted if current_trace() is None else functools.partial(call, weighted)
+        return run(leaf, 1.0 + zlib.crc32(path.encode()) % 1000, self.finite)
+
+
+def weighted(leaf: Any, start: float, finite: bool) -> Any:
+    if finite:
+        leaf = np.where(np.isfinite(leaf), leaf, 0.0)
+    weights = np.cos(start + 3.0 * np.arange(np.size(leaf))).reshape(np.shape(leaf))
+    if np.iscomplexobj(leaf):
+        return np.sum(np.real(leaf) * weights) - np.sum(np.imag(leaf) * weights * weights)
+    return np.sum(leaf * weights)
+
+
+def is_row(tree: Any) -> bool:
+    """Whether this is a list of floats, which a traced loop makes as one array."""
+    return isinstance(tree, list) and bool(tree) and all(map(moves, tree)) and len(set(map(np.shape, tree))) == 1
+
+
+def moves(leaf: Any) -> bool:
+    return info_of(leaf).dtype.kind in "fc" if isinstance(leaf, Traced) else is_float(leaf)
+
+
+# -- programs as scalar functions ---------------------------------------------------------------------------------
+
+
+class Scalar:
+    """A program as a scalar function of the floats among its arguments."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], key: str) -> None:
+        self.function = function
+        leaves, self.structure = flatten(args)
+        self.leaves = [widened(leaf) for leaf in leaves]
+        arrays = key in FIXED_NUMBERS
+        self.places = [
+            k for k, leaf in enumerate(self.leaves)
+            if is_float(leaf) and not (arrays and isinstance(leaf, (float, complex)))
+        ]  # fmt: skip
+        self.floats = [self.leaves[k] for k in self.places]
+        if key in TIED:
+            rng = np.random.default_rng(1)
+            self.floats = [x + 1e-3 * random_like(rng, x) for x in self.floats]
+        self.finite = False
+
+    def __call__(self, *floats: Any) -> Any:
+        leaves = copy.deepcopy(self.leaves)
+        for k, value in zip(self.places, floats, strict=True):
+            leaves[k] = value
+        args = unflatten(self.structure, leaves)
+        return Weighted(self.finite)((self.function(*args), args))
+
+    def plainly(self, step: float = 0.0, direction: Any = None) -> Any:
+        """The plain program's value at the arguments, or a step from them."""
+        moved = [x + step * d for x, d in zip(self.floats, direction)] if step else self.floats
+        with np.errstate(all="ignore"), contextlib.redirect_stdout(io.StringIO()):
+            return self(*copy.deepcopy(moved))
+
+    def slope(self, step: float, direction: Any) -> Any:
+        return (self.plainly(step, direction) - self.plainly(-step, direction)) / (2 * step)
+
+
+def both_modes(scalar: Scalar) -> Any:
+    """Return a compiled function from floats and a direction to the value, the gradient and the slope."""
+
+    def function(*floats):
+        return scalar(*floats)
+
+    numbers = tuple(range(len(scalar.floats)))
+
+    def run(floats, direction):
+        value, slopes = dsl.value_and_grad(function, argnums=numbers)(*floats)
+        return value, slopes, dsl.jvp(function, tuple(floats), tuple(direction))[1]
+
+    return dsl.jit(run)
+
+
+def along(slopes: Any, direction: Any) -> tuple[float, float]:
+    """The gradient times a direction, and how large the terms of that sum are."""
+    products = [np.real(np.asarray(g) * d) for g, d in zip(slopes, direction, strict=True)]
+    return sum(float(np.sum(p)) for p in products), sum(float(np.sum(np.abs(p))) for p in products)
+
+
+def programs() -> list[Any]:
+    found = []
+    for row in rows():
+        function, make = row.values
+        if any(map(is_float, flatten(arguments(function, make))[0])):
+            found.append(pytest.param(function, make, row.id, id=row.id))
+    return found
+
+
+@pytest.mark.parametrize(("function", "make", "key"), programs())
+def test_gradient_of_program(function: Any, make: Any, key: str) -> None:
+    scalar = Scalar(function, arguments(function, make), key)
+    try:
+        expected = scalar.plainly()
+    except Exception as error:
+        pytest.skip(f"the program raises {type(error).__name__}")
+    if key in UNDEFINED:
+        pytest.skip(UNDEFINED[key])
+    if not np.isfinite(expected):
+        scalar.finite = True
+        expected = scalar.plainly()
+    run = both_modes(scalar)
+    found = []
+    for seed in range(2):  # a second direction, where differences are unreliable along the first
+        rng = np.random.default_rng(seed)
+        direction = [random_like(rng, x) for x in scalar.floats]
+        floats = tuple(copy.deepcopy(scalar.floats))
+        with contextlib.redirect_stdout(io.StringIO()):
+            value, slopes, forward = run(floats, tuple(direction))
+        np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12)
+        for mine, given in zip(floats, scalar.floats):
+            np.testing.assert_array_equal(mine, given, err_msg="the caller's arrays")
+        reverse, size = along(slopes, direction)
+        np.testing.assert_allclose(reverse, forward, rtol=1e-7, atol=1e-9 * size)
+        if key in INCOMPARABLE:
+            return
+        differences = [scalar.slope(step, direction) for step in STEPS]
+        if any(abs(reverse - d) <= 1e-5 * abs(reverse) + 1e-8 * (1 + size) for d in differences):
+            return
+        found.append((reverse, differences))
+    pytest.fail(f"reverse mode and central differences with steps {STEPS}: {found}")

@@ -1,0 +1,154 @@
+"""Short loops over arrays become one kernel, arrays put together twice are written once, constant divisors are cheap.
+
+What these do to the plan is looked at in the text of the kernels; that they change no result, against NumPy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dsl
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).uniform(-2, 2, shape)
+
+
+# -- short loops ---------------------------------------------------------------------------------------------------
+
+
+def convolve(image, kernel):
+    rows, columns = image.shape[0] - 2, image.shape[1] - 2
+    out = np.zeros((rows, columns), image.dtype)
+    for i in range(3):
+        for j in range(3):
+            out += kernel[i, j] * image[i : i + rows, j : j + columns]
+    return out
+
+
+def newton(x):
+    y = np.ones_like(x)
+    for _ in range(4):
+        y = 0.5 * (y + np.abs(x) / y)
+    return y
+
+
+def two_carried(x):
+    a, b = x, x * 0
+    for k in range(3):
+        a, b = b + k, a * 2
+    return a, b
+
+
+def in_place(x):
+    for k in range(3):
+        x += k * x
+    return x.sum()
+
+
+def normalized(x):
+    for _ in range(3):
+        x = x / x.sum()
+    return x
+
+
+def long(x):
+    for k in range(50):
+        x = x * 0.5 + k
+    return x
+
+
+def beyond(x):
+    total = np.zeros(4)
+    for k in range(4):
+        total = total + x[2 * k : 2 * k + 4]  # shorter than 4 in the end
+    return total
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (convolve, (numbers(9, 11), numbers(3, 3))),
+        (newton, (numbers(40),)),
+        (two_carried, (numbers(5),)),
+        (in_place, (numbers(6),)),
+        (normalized, (numbers(7),)),
+        (long, (numbers(8),)),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_loops_over_arrays_are_as_numpys(function, args) -> None:
+    expected = function(*(x.copy() for x in args))
+    found = dsl.jit(function)(*(x.copy() for x in args))
+    for f, e in zip(found, expected) if isinstance(expected, tuple) else [(found, expected)]:
+        np.testing.assert_allclose(f, e, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "loops"),
+    [
+        (convolve, (numbers(9, 11), numbers(3, 3)), 0),
+        (newton, (numbers(40),), 0),
+        (normalized, (numbers(7),), 1),
+        (long, (numbers(8),), 1),
+    ],
+)
+def test_short_loops_of_elements_are_unrolled(function, args, loops) -> None:
+    text = dsl.jit(function).ir(*args, stage="kernels")
+    assert text.count("scan(") == loops
+    assert loops or text.count("kernel for") == 1
+
+
+def test_a_slice_that_leaves_its_array_in_a_short_loop_raises_as_before() -> None:
+    with pytest.raises(ValueError, match="broadcast"):
+        beyond(numbers(9))
+    with pytest.raises(ValueError, match="broadcast"):
+        dsl.jit(beyond)(numbers(9))
+
+
+# -- arrays put together along several axes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (3, 4, 5)])
+def test_padding_along_all_axes(mode: str, shape: tuple[int, ...]) -> None:
+    x, width = numbers(*shape), ((2, 1),) * len(shape)
+    for function in (
+        lambda x: np.pad(x, width, mode=mode),
+        lambda x: np.pad(np.sin(x), width, mode=mode) * 2,
+    ):
+        np.testing.assert_allclose(dsl.jit(function)(x), function(x), rtol=1e-14)
+
+
+def test_padded_edges_are_written_once() -> None:
+    text = dsl.jit(lambda x: np.pad(x, 3, mode="edge")).ir(numbers(20, 20), stage="kernels")
+    assert text.count("[pieces]") == 1
+
+
+def test_a_joined_array_that_is_returned_too_is_in_memory() -> None:
+    def function(x):
+        tall = np.concatenate((x, x[:1]))
+        return tall, np.concatenate((tall[:, 1:], tall[:, :2]), axis=1)
+
+    x = numbers(4, 5)
+    for found, expected in zip(dsl.jit(function)(x), function(x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+# -- constant divisors ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 64, 100])
+def test_division_by_a_positive_constant_rounds_down(dtype: type, divisor: int) -> None:
+    info, d = np.iinfo(dtype), np.array(divisor, dtype)[()]
+    x = np.array(
+        [info.min, info.min + 1, -100, -65, -64, -7, -1, 0, 1, 6, 7, 63, 64, info.max], dtype
+    )
+    np.testing.assert_array_equal(dsl.jit(lambda x: x // d)(x), x // d)
+    np.testing.assert_array_equal(dsl.jit(lambda x: x % d)(x), x % d)
+    np.testing.assert_array_equal(dsl.jit(lambda x: np.divmod(x, d))(x), np.divmod(x, d))
+    one = dsl.jit(lambda x, k: (x[k] // d, x[k] % d))
+    for k in range(len(x)):
+        assert one(x, k) == (x[k] // d, x[k] % d)
