@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "notebooks"
 VARIES = "# Differs from machine to machine."
-PICTURES = {"tour": 3, "stages": 2}
+PICTURES = {"tour": 3, "stages": 2, "ode": 0}
 
 every_notebook = pytest.mark.parametrize("name", PICTURES)
 
@@ -68,6 +68,11 @@ def test_the_stored_outputs_have_pictures_and_no_errors(name: str) -> None:
 def test_the_stages_end_with_a_plot_of_the_benchmark() -> None:
     outputs = code(stored("stages"))[-1].outputs
     assert [list(output.data) for output in outputs] == [["image/png", "text/plain"]]
+
+
+def test_the_fit_of_an_ode_ends_with_a_plot() -> None:
+    outputs = code(stored("ode"))[-1].outputs
+    assert "image/png" in outputs[-1].data
 
 
 @every_notebook

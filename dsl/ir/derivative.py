@@ -28,8 +28,18 @@ from dsl.ir.masks import through, total
 from dsl.ir.types import TensorType, is_complex, is_inexact
 
 __all__ = [
-    "DERIVATIVES", "Cotangent", "Derivative", "Part", "constant", "derive", "derivative_of", "elementwise", "linear",
-    "through", "total", "undifferentiable",
+    "DERIVATIVES",
+    "Cotangent",
+    "Derivative",
+    "Part",
+    "constant",
+    "derivative_of",
+    "derive",
+    "elementwise",
+    "linear",
+    "through",
+    "total",
+    "undifferentiable",
 ]  # fmt: skip
 
 

@@ -63,7 +63,9 @@ def _moved(a: Algebra, node: Node, mask: Mask | None) -> Mask | None:
         return None
     condition, value = (a.to_shape(v, node.inputs[0].shape) for v in (mask.condition, mask.value))
     filler = [a.builder.constant(not mask.holds)] if node.op.name == "pad" else []
-    return replace(mask, condition=_again(a, node, condition, *filler), value=_again(a, node, value))
+    return replace(
+        mask, condition=_again(a, node, condition, *filler), value=_again(a, node, value)
+    )
 
 
 def _put(a: Algebra, g: Value, mask: Mask | None) -> Mask | None:

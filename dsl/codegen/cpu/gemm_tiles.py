@@ -68,8 +68,8 @@ class Tiling:
 _TILINGS = {
     ("avx512", "float"): Tiling("float", 16, (14, 12, 8, 4), (14, 4), True, 384, 1024),
     ("avx512", "double"): Tiling("double", 8, (14, 12, 8, 4), (14, 4), True, 256, 768),
-    ("avx2", "float"): Tiling("float", 8, (6, 4, 2), (6, 2), False, 256, 512),
-    ("avx2", "double"): Tiling("double", 4, (6, 4, 2), (6, 2), False, 256, 256),
+    ("avx2", "float"): Tiling("float", 8, (6, 4, 2), (6, 2), False, 512, 512),
+    ("avx2", "double"): Tiling("double", 4, (6, 4, 2), (6, 2), False, 512, 512),
     ("plain", "float"): Tiling("float", 4, (4, 2), (4,), False, 256, 256),
     ("plain", "double"): Tiling("double", 2, (4, 2), (4,), False, 256, 128),
 }
