@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import io
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import current_trace
-from dsl.frontend.traced import Traced
+from dsl.frontend.traced import Traced, fresh, read
 from dsl.frontend.trees import _parts, flatten, unflatten
 
 STEPS = (1e-6, 1e-4, 1e-7, 1e-5)
@@ -91,7 +90,7 @@ class Weighted:
         if isinstance(tree, TracedList) and len(tree.columns) == 1:
             return self(tree.columns[0], path)
         if is_row(tree):
-            tree = np.array(tree)
+            tree = plainly_or_traced(np.array, tree)
         parts = _parts(tree)
         if parts is None:
             return self.leaf(tree, path) if moves(tree) else 0.0
@@ -101,8 +100,8 @@ class Weighted:
         return total
 
     def leaf(self, leaf: Any, path: str) -> Any:
-        run = weighted if current_trace() is None else functools.partial(call, weighted)
-        return run(leaf, 1.0 + zlib.crc32(path.encode()) % 1000, self.finite)
+        start = 1.0 + zlib.crc32(path.encode()) % 1000
+        return plainly_or_traced(weighted, leaf, start, self.finite)
 
 
 def weighted(leaf: Any, start: float, finite: bool) -> Any:
@@ -142,34 +141,47 @@ class Scalar:
         if key in TIED:
             rng = np.random.default_rng(1)
             self.floats = [x + 1e-3 * random_like(rng, x) for x in self.floats]
+        self.others = [leaf for k, leaf in enumerate(self.leaves) if k not in self.places]
         self.finite = False
 
-    def __call__(self, *floats: Any) -> Any:
-        leaves = copy.deepcopy(self.leaves)
-        for k, value in zip(self.places, floats, strict=True):
-            leaves[k] = value
-        args = unflatten(self.structure, leaves)
-        return Weighted(self.finite)((self.function(*args), args))
+    def __call__(self, floats: Any, others: Any) -> Any:
+        moving, fixed = iter(floats), iter(others)
+        leaves = [next(moving if k in self.places else fixed) for k in range(len(self.leaves))]
+        args = unflatten(self.structure, [copied(leaf) for leaf in leaves])
+        return Weighted(self.finite)((plainly_or_traced(self.function, *args), args))
+
+    def dsl_inline(self, args: Any, kwargs: Any) -> Any:
+        return self(*args)
 
     def plainly(self, step: float = 0.0, direction: Any = None) -> Any:
         """The plain program's value at the arguments, or a step from them."""
         moved = [x + step * d for x, d in zip(self.floats, direction)] if step else self.floats
         with np.errstate(all="ignore"), contextlib.redirect_stdout(io.StringIO()):
-            return self(*copy.deepcopy(moved))
+            return self(moved, copy.deepcopy(self.others))
 
     def slope(self, step: float, direction: Any) -> Any:
         return (self.plainly(step, direction) - self.plainly(-step, direction)) / (2 * step)
 
 
+def copied(leaf: Any) -> Any:
+    """Return an array that the program may write into."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    return fresh(read(leaf), leaf.kind) if isinstance(leaf, Traced) else leaf
+
+
+def plainly_or_traced(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args) if current_trace() is None else call(function, *args)
+
+
 def both_modes(scalar: Scalar) -> Any:
     """Return a compiled function from floats and a direction to the value, the gradient and the slope."""
-
-    def function(*floats):
-        return scalar(*floats)
-
     numbers = tuple(range(len(scalar.floats)))
 
-    def run(floats, direction):
+    def run(floats, direction, others):
+        def function(*given):
+            return scalar(given, others)
+
         value, slopes = dsl.value_and_grad(function, argnums=numbers)(*floats)
         return value, slopes, dsl.jvp(function, tuple(floats), tuple(direction))[1]
 
@@ -210,7 +222,7 @@ def test_gradient_of_program(function: Any, make: Any, key: str) -> None:
         direction = [random_like(rng, x) for x in scalar.floats]
         floats = tuple(copy.deepcopy(scalar.floats))
         with contextlib.redirect_stdout(io.StringIO()):
-            value, slopes, forward = run(floats, tuple(direction))
+            value, slopes, forward = run(floats, tuple(direction), copy.deepcopy(scalar.others))
         np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12)
         for mine, given in zip(floats, scalar.floats):
             np.testing.assert_array_equal(mine, given, err_msg="the caller's arrays")

@@ -99,7 +99,9 @@ class Builder:
         interning = record.has(Trait.PURE) and not regions
         found = self._interned.get(key) if interning else None
         if found is not None and (types is None or found.types == tuple(types)):
-            return found  # given other types it is another node: what follows has sizes named by them
+            return (
+                found  # given other types it is another node: what follows has sizes named by them
+            )
         data = given[: len(given) - len(dims)]
         out = self._types(record, data, attrs) if types is None else tuple(types)
         made = Node(

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsl.autodiff.batching import batch
+from dsl.autodiff.batching import batch, batch_one_by_one
+from dsl.autodiff.region import Region, inline
 from dsl.compile import Compiled
-from dsl.errors import AliasError, ShapeError
+from dsl.errors import AliasError, ShapeError, UnsupportedError
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import Kind, fresh
 from dsl.frontend.trees import flatten, unflatten
 from dsl.ir.algebra import Algebra
+from dsl.ir.build import Builder
 from dsl.ir.dims import DimLike
-from dsl.ir.graph import Value
+from dsl.ir.graph import Graph, Value
 from dsl.ir.ops.rules import differ
 from dsl.ir.types import TensorType
 from dsl.transforms.inner import Inner, Leaf, Stand, compiled, is_number, trace_inner
 
-__all__ = ["vmap"]
+__all__ = ["for_all", "vmap"]
 
 Axes = Any  # an int, None, or a tree of them that is a prefix of the arguments' or results'
 
@@ -74,9 +76,38 @@ def _batched(
         leaf.value if axis is None else a.moved(leaf.value, axis % len(leaf.value.shape), 0)
         for leaf, axis in zip(inner.leaves, axes, strict=True)
     ]
-    found, batched = batch(inner.graph, scope, [*values, *inner.captured], flags, size[0])
+    found, batched = for_all(inner.graph, scope, [*values, *inner.captured], flags, size[0])
     _put_back(inner, found, batched)
     return _results(a, inner, found, batched, size[0], out_axes)
+
+
+def for_all(
+    graph: Graph, builder: Builder, args: Sequence[Value], batched: Sequence[bool], size: DimLike
+) -> tuple[list[Value], list[bool]]:
+    """Run a graph for all items at once or, where that cannot be, for one after the other."""
+    try:
+        return _emitted(batch, graph, builder, args, batched, size)
+    except UnsupportedError as reason:
+        try:
+            return _emitted(batch_one_by_one, graph, builder, args, batched, size)
+        except UnsupportedError:
+            raise reason from None
+
+
+def _emitted(
+    way: Any,
+    graph: Graph,
+    builder: Builder,
+    args: Sequence[Value],
+    batched: Sequence[bool],
+    size: DimLike,
+) -> tuple[list[Value], list[bool]]:
+    """Batch in a region of its own first, so that an attempt which fails leaves nothing behind."""
+    region = Region(graph.name, builder)
+    params = [region.param(value.type) for value in args]
+    found, flags = way(graph, region, params, batched, size)
+    whole = region.graph(params, found)
+    return inline(builder, whole, [*args, *region.captured]), flags
 
 
 def _without(leaf: Leaf, axis: int, size: list[DimLike]) -> TensorType:

@@ -20,8 +20,8 @@ from dsl.errors import UnsupportedError
 from dsl.frontend.leaves import BranchRaise, info_of
 from dsl.frontend.regions import discard, region_of
 from dsl.frontend.runtime import call
-from dsl.frontend.scopes import Scope, Storage, current_trace, here
-from dsl.frontend.state import is_numeric
+from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here
+from dsl.frontend.state import is_numeric, set_attribute
 from dsl.frontend.traced import Kind, Traced, fresh, lift, read
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths, unflatten
 from dsl.ir.graph import Graph, Value
@@ -114,23 +114,25 @@ class Inner:
     ]  # a kind for each result of the graph, in the places of the tree; other objects as they are
     places: list[int | None]  # the result of the graph at each leaf of the tree
     written: list[tuple[Storage, int]] = field(default_factory=list)
+    attributes: list[tuple[Any, str, Any, Structure, list[int | None], list[Any]]] = field(
+        default_factory=list
+    )
 
     @property
     def args(self) -> list[Value]:
         return [*(leaf.value for leaf in self.leaves), *self.captured]
 
     def put_back(self, outputs: Sequence[Value]) -> None:
-        """Write what the function wrote into arrays from around it."""
+        """Write what the function wrote into arrays from around it, and assigned to attributes of objects."""
         for storage, k in self.written:
             storage.set(outputs[k])
+        for obj, name, old, structure, places, kinds in self.attributes:
+            current_scope().attributes.setdefault((id(obj), name), (obj, name, old))
+            set_attribute(obj, name, _put_together(structure, places, kinds, outputs))
 
     def tree(self, outputs: Sequence[Value]) -> Any:
         """Return the function's result, of values of the current scope."""
-        made = [
-            other if place is None else fresh(outputs[place], other)
-            for place, other in zip(self.places, self.results, strict=True)
-        ]
-        return unflatten(self.structure, made)
+        return _put_together(self.structure, self.places, self.results, outputs)
 
     def tree_of_types(self) -> Any:
         """Return the function's result with what is in the graph described."""
@@ -139,6 +141,19 @@ class Inner:
             for place, other in zip(self.places, self.results, strict=True)
         ]
         return unflatten(self.structure, made)
+
+
+def _put_together(
+    structure: Structure,
+    places: Sequence[int | None],
+    kinds: Sequence[Any],
+    outputs: Sequence[Value],
+) -> Any:
+    made = [
+        other if place is None else fresh(outputs[place], other)
+        for place, other in zip(places, kinds, strict=True)
+    ]
+    return unflatten(structure, made)
 
 
 def numeric_leaves(tree: Any, name: str = "") -> list[tuple[int, Any, str]]:
@@ -203,8 +218,23 @@ def _leaf(leaf: Any, path: str) -> Leaf:
 
 
 def _finish(scope: Scope, leading: list[Value], leaves: list[Leaf], result: Any) -> Inner:
-    tree_leaves, structure = flatten(result)
     values: list[Value] = []
+    structure, places, kinds = _take_apart(result, values)
+    changed = [(item, getattr(*item[:2])) for item in scope.attributes.values()]
+    attributes = [(*item, *_take_apart(tree, values)) for item, tree in changed]
+    for obj, name, old in scope.attributes.values():
+        set_attribute(obj, name, old)
+    replaced = scope.suspend()
+    written = [(storage, len(values) + k) for k, storage in enumerate(replaced)]
+    captured = list(scope.captured)
+    graph = region_of(scope, captured, [*values, *replaced.values()], leading)
+    discard(scope)
+    return Inner(graph, leaves, captured, structure, kinds, places, written, attributes)
+
+
+def _take_apart(tree: Any, values: list[Value]) -> tuple[Structure, list[int | None], list[Any]]:
+    """Append the values in a tree; return its structure, and the place among them and the kind of each leaf."""
+    tree_leaves, structure = flatten(tree)
     places: list[int | None] = []
     kinds: list[Any] = []
     for leaf in tree_leaves:
@@ -215,12 +245,7 @@ def _finish(scope: Scope, leading: list[Value], leaves: list[Leaf], result: Any)
         places.append(len(values))
         kinds.append(info_of(leaf).kind)
         values.append(read(lift(leaf)))
-    replaced = scope.suspend()
-    written = [(storage, len(values) + k) for k, storage in enumerate(replaced)]
-    captured = list(scope.captured)
-    graph = region_of(scope, captured, [*values, *replaced.values()], leading)
-    discard(scope)
-    return Inner(graph, leaves, captured, structure, kinds, places, written)
+    return structure, places, kinds
 
 
 def _pretty(path: str) -> str:

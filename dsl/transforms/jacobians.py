@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dsl.autodiff.batching import batch
 from dsl.autodiff.cotangents import combine
 from dsl.autodiff.flow import carries
 from dsl.autodiff.forward import push
@@ -22,6 +21,7 @@ from dsl.ir.build import Builder
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Graph, Value
 from dsl.ir.types import TensorType, is_complex, is_inexact, size_of
+from dsl.transforms.batches import for_all
 from dsl.transforms.gradients import Argnums, chosen_leaves, tuple_of
 from dsl.transforms.inner import Inner, compiled, trace_inner
 
@@ -137,7 +137,7 @@ def _forward(inner: Inner, outs: Sequence[int], wrt: Sequence[int]) -> tuple[Blo
         type = inner.leaves[k].value.tensor
         units, size = basis(a, type)
         flags = [False] * len(inner.args) + [True]
-        found, batched = batch(graph, scope, [*inner.args, units], flags, size)
+        found, batched = for_all(graph, scope, [*inner.args, units], flags, size)
         values = found[len(outs) :]
         for out, g, on in zip(outs, found, batched):
             shape = inner.graph.results[out].shape
@@ -167,7 +167,7 @@ def _reverse(inner: Inner, outs: Sequence[int], wrt: Sequence[int]) -> tuple[Blo
         type = inner.graph.results[out].tensor
         units, size = basis(a, type)
         flags = [False] * len(inner.args) + [True]
-        found, batched = batch(graph, scope, [*inner.args, units], flags, size)
+        found, batched = for_all(graph, scope, [*inner.args, units], flags, size)
         values = found[len(wrt) :]
         for k, g, on in zip(wrt, found, batched):
             shape = inner.leaves[k].value.shape
