@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -500,3 +503,635 @@ def test_loop(function: Any, x: Any, backend: str) -> None:
     for name in ("grad of grad", "jvp of grad", "grad of jvp"):
         np.testing.assert_allclose(found[name], bend, rtol=1e-5, atol=1e-6, err_msg=name)
     np.testing.assert_allclose(found["jvp of jvp"], dot(bend, w), rtol=1e-5, atol=1e-6)
+
+
+def in_jax(function: Any) -> Any:
+    """The same function of JAX's arrays; run eagerly, so that Python decides about branches and loops."""
+    import jax.numpy as jnp
+
+    return types.FunctionType(function.__code__, {**function.__globals__, "np": jnp})
+
+
+@pytest.mark.parametrize(("function", "x"), JAX_TOO, ids=[f.__name__ for f, _ in JAX_TOO])
+def test_loop_as_jax_has_it(function: Any, x: Any) -> None:
+    jax = pytest.importorskip("jax")
+    v, w = directions(x)
+    found = everything(anew(function))(x, v, w)
+    with jax.experimental.enable_x64():
+        theirs = in_jax(function)
+        slope = jax.grad(theirs)(x)
+        bend = jax.grad(lambda y: (jax.grad(theirs)(y) * v).sum())(x)
+        np.testing.assert_allclose(found["grad"], slope, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found["jvp of grad"], bend, rtol=1e-8, atol=1e-10)
+
+
+def test_third_order_of_a_scalar_while(backend: str) -> None:
+    def power(x):
+        y, k = x, 0
+        while k < 3:
+            y = y * x
+            k += 1
+        return y
+
+    third = dsl.grad(dsl.grad(dsl.grad(power)))
+    np.testing.assert_allclose(third(1.5), 24 * 1.5, rtol=1e-12)
+    mixed = dsl.jvp(dsl.grad(lambda x: dsl.jvp(power, (x,), (1.0,))[1]), (1.5,), (1.0,))
+    np.testing.assert_allclose(mixed, (12 * 1.5**2, 24 * 1.5), rtol=1e-12)
+
+
+def test_third_order_of_a_while_that_ends_with_the_data() -> None:
+    third = dsl.grad(dsl.grad(dsl.grad(anew(squared_until_large))))
+    np.testing.assert_allclose(third(1.3), 32 * 31 * 30 * 1.3**29, rtol=1e-10)
+
+
+def test_zero_trips_give_the_identity_and_zeros(backend: str) -> None:
+    def never(x, w):
+        while np.sum(x) > 1e6:
+            x = np.tanh(w @ x)
+        return np.sum(x * np.array([1.0, 2.0]))
+
+    by_x, by_w = dsl.grad(never, argnums=(0, 1))(np.ones(2), np.ones((2, 2)))
+    np.testing.assert_array_equal(by_x, [1.0, 2.0])
+    np.testing.assert_array_equal(by_w, np.zeros((2, 2)))
+
+
+def test_what_the_result_ignores_has_zeros_for_gradient() -> None:
+    found = dsl.grad(lambda x, y: x * 2.0, argnums=(0, 1))(1.0, {"a": np.ones(2), "b": 3.0})
+    assert found[0] == 2.0
+    np.testing.assert_array_equal(found[1]["a"], np.zeros(2))
+    assert found[1]["b"] == 0.0
+
+
+def test_two_gradients_of_one_loop_in_one_function() -> None:
+    def both(x):
+        return dsl.grad(recurrence)(x), dsl.grad(lambda y: recurrence(y) ** 2)(x)
+
+    x = np.array([0.3, 0.5, 0.7])
+    one, other = dsl.jit(both)(x)
+    np.testing.assert_allclose(other, 2 * recurrence(x) * one, rtol=1e-12)
+
+
+@pytest.mark.parametrize("times", [1, 2, 7])
+def test_captured_array_gets_the_sum_over_trips(times: int) -> None:
+    def function(w):
+        total = 0.0
+        for i in range(times):
+            total = total + np.sum(w) * (i + 1)
+        return total
+
+    np.testing.assert_allclose(dsl.grad(function)(np.ones(3)), sum(range(times + 1)))
+
+
+def test_sizes_may_change_between_calls() -> None:
+    slope = dsl.grad(anew(recurrence))
+    for n in (3, 5, 9, 1):
+        x = np.linspace(0.1, 0.9, n)
+        v = np.cos(np.arange(float(n)))
+        np.testing.assert_allclose(dot(slope(x), v), differences(recurrence, x, v), rtol=1e-6)
+
+
+# -- arguments and results ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Layer:
+    weight: Any
+    bias: Any
+
+
+def test_tree_of_everything() -> None:
+    def loss(p, scale):
+        total = np.sum(p["layer"].weight * p["layer"].bias) + p["list"][0] ** 2
+        return scale * (total + np.sum(np.sin(p["pair"][1])) * p["pair"][0])
+
+    params = {
+        "layer": Layer(np.array([1.0, 2.0]), np.array([3.0, 4.0])),
+        "list": [2.0],
+        "pair": (3.0, np.array([[0.1, 0.2]])),
+    }
+    found = dsl.grad(loss)(params, 2.0)
+    assert isinstance(found["layer"], Layer)
+    np.testing.assert_allclose(found["layer"].weight, [6.0, 8.0])
+    np.testing.assert_allclose(found["layer"].bias, [2.0, 4.0])
+    assert found["list"] == [8.0]
+    assert isinstance(found["pair"], tuple)
+    np.testing.assert_allclose(found["pair"][0], 2 * np.sum(np.sin([0.1, 0.2])))
+    np.testing.assert_allclose(found["pair"][1], 6 * np.cos([[0.1, 0.2]]))
+
+
+def product(x, y, z=2.0):
+    return x * y * z
+
+
+def test_argnums() -> None:
+    assert dsl.grad(product)(3.0, 4.0) == 8.0
+    assert dsl.grad(product, argnums=1)(3.0, 4.0) == 6.0
+    assert dsl.grad(product, argnums=(0, 1))(3.0, 4.0) == (8.0, 6.0)
+    assert dsl.grad(product, argnums=(1, 0))(3.0, 4.0, 5.0) == (15.0, 20.0)
+    assert dsl.grad(product, argnums=-1)(3.0, 4.0, 5.0) == 12.0
+    assert dsl.grad(product, argnums=(-1, 0))(3.0, 4.0, 5.0) == (12.0, 20.0)
+
+
+def test_keyword_arguments_are_not_differentiated() -> None:
+    assert dsl.grad(product)(3.0, 4.0, z=5.0) == 20.0
+    assert dsl.grad(product)(3.0, y=4.0, z=5.0) == 20.0
+    assert dsl.value_and_grad(product, argnums=1)(3.0, 4.0, z=1.0) == (12.0, 3.0)
+
+
+def test_has_aux() -> None:
+    def loss(x):
+        y = x * x
+        return np.sum(y), {"y": y, "count": 3, "name": "loss"}
+
+    x = np.array([1.0, 2.0])
+    slope, aux = dsl.grad(loss, has_aux=True)(x)
+    np.testing.assert_array_equal(slope, 2 * x)
+    np.testing.assert_array_equal(aux["y"], x * x)
+    assert (aux["count"], aux["name"]) == (3, "loss")
+    (value, aux), slope = dsl.value_and_grad(loss, has_aux=True)(x)
+    assert value == 5.0
+    np.testing.assert_array_equal(slope, 2 * x)
+    value, pull, aux = dsl.vjp(loss, x, has_aux=True)
+    np.testing.assert_array_equal(pull(2.0)[0], 4 * x)
+    value, moved, aux = dsl.jvp(loss, (x,), (np.ones(2),), has_aux=True)
+    assert (value, moved) == (5.0, 6.0)
+    np.testing.assert_array_equal(aux["y"], x * x)
+
+
+@pytest.mark.parametrize(
+    ("x", "kind"),
+    [
+        (3.0, float),
+        (np.float64(3), np.float64),
+        (np.float32(3), np.float32),
+        (np.array(3.0), np.ndarray),
+    ],
+    ids=["float", "float64", "float32", "0-d"],
+)
+def test_gradient_is_of_the_kind_of_the_argument(x: Any, kind: type) -> None:
+    found = dsl.grad(lambda x: x * x)(x)
+    assert type(found) is kind
+    assert np.asarray(found).dtype == np.asarray(x).dtype
+    assert found == 6.0
+
+
+def test_float32_stays_float32() -> None:
+    x = np.array([0.5, 2.0], np.float32)
+    value, slope = dsl.value_and_grad(lambda x: np.sum(np.sin(x) * x))(x)
+    assert (value.dtype, slope.dtype) == (np.float32, np.float32)
+    np.testing.assert_allclose(slope, np.sin(x) + x * np.cos(x), rtol=1e-6)
+
+
+def test_complex_gradient_is_not_conjugated() -> None:
+    z = np.array([1.0 + 2.0j, -0.5j])
+    found = dsl.grad(lambda z: np.sum(np.abs(z) ** 2))(z)
+    np.testing.assert_allclose(found, 2 * z.conj())  # df/dx - i df/dy
+    slope = dsl.grad(lambda z: np.sum(z**3), holomorphic=True)(z)
+    np.testing.assert_allclose(slope, 3 * z**2)
+
+
+def test_complex_loop() -> None:
+    def orbit(c):
+        z = c * 0.0
+        for _ in range(4):
+            z = z * z + c
+        return z
+
+    c = 0.3 + 0.2j
+    found = dsl.grad(orbit, holomorphic=True)(c)
+    np.testing.assert_allclose(found, (orbit(c + 1e-6) - orbit(c - 1e-6)) / 2e-6, rtol=1e-8)
+    dsl.check_grads(orbit, (c,), order=2)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a[::2],
+        lambda a: a[::-1],
+        lambda a: a.reshape(2, 3).T,
+        lambda a: np.broadcast_to(a[0], (3,)),
+    ],
+    ids=["strided", "reversed", "transposed", "broadcast"],
+)
+def test_layouts(view: Any) -> None:
+    x = view(np.linspace(0.1, 0.9, 6))
+    found = dsl.grad(lambda x: np.sum(np.sin(x) * x))(x)
+    np.testing.assert_allclose(found, np.sin(x) + x * np.cos(x), rtol=1e-12)
+
+
+def test_empty_array() -> None:
+    assert dsl.grad(lambda x: np.sum(x * x))(np.zeros((0, 3))).shape == (0, 3)
+
+
+def test_vjp_over_trees() -> None:
+    def function(p, x):
+        return {"y": p["w"] * x, "total": np.sum(x)}
+
+    value, pull = dsl.vjp(function, {"w": np.array([1.0, 2.0])}, np.array([3.0, 4.0]))
+    np.testing.assert_array_equal(value["y"], [3.0, 8.0])
+    by_p, by_x = pull({"y": np.array([1.0, 10.0]), "total": 0.5})
+    np.testing.assert_array_equal(by_p["w"], [3.0, 40.0])
+    np.testing.assert_array_equal(by_x, [1.5, 20.5])
+    np.testing.assert_array_equal(pull({"y": np.zeros(2), "total": 1.0})[1], [1.0, 1.0])
+
+
+def test_vjp_leaves_integers_alone() -> None:
+    value, pull = dsl.vjp(lambda x, k: (x * k, k + 1), 3.0, 2)
+    assert value == (6.0, 3)
+    assert pull((1.0, 0))[0] == 2.0
+
+
+def test_vjp_remembers_the_arguments_of_its_call() -> None:
+    x = np.array([1.0, 2.0])
+    _, pull = dsl.vjp(lambda x: x * x, x)
+    x[:] = 100.0
+    np.testing.assert_array_equal(pull(np.ones(2))[0], [2.0, 4.0])
+
+
+def test_vjp_in_a_compiled_function() -> None:
+    def function(x):
+        y, pull = dsl.vjp(np.sin, x)
+        return pull(y)[0]
+
+    x = np.array([0.3, 0.5])
+    np.testing.assert_allclose(dsl.jit(function)(x), np.sin(x) * np.cos(x), rtol=1e-12)
+
+
+def test_pull_in_a_loop() -> None:
+    def function(x):
+        _, pull = dsl.vjp(lambda x: np.sin(x) * x, x)
+        total = x * 0.0
+        for i in range(3):
+            total = total + pull(x * i)[0]
+        return total
+
+    x = np.array([0.3, 0.5])
+    np.testing.assert_allclose(
+        dsl.jit(function)(x), 3 * x * (np.sin(x) + x * np.cos(x)), rtol=1e-12
+    )
+
+
+def test_jvp_over_trees() -> None:
+    value, moved = dsl.jvp(
+        lambda p, x: [p["w"] * x, x],
+        ({"w": np.ones(2)}, np.ones(2)),
+        ({"w": np.full(2, 3.0)}, np.zeros(2)),
+    )
+    np.testing.assert_array_equal(value[0], [1.0, 1.0])
+    np.testing.assert_array_equal(moved[0], [3.0, 3.0])
+    np.testing.assert_array_equal(moved[1], [0.0, 0.0])
+
+
+# -- nesting ------------------------------------------------------------------------------------------------------
+
+
+def quartic(x):
+    return np.sum(x**4) + x[0] * x[1]
+
+
+X = np.array([0.5, 2.0, -1.0])
+
+
+def quartic_slope(x):
+    return 4 * x**3 + np.array([x[1], x[0], 0.0])
+
+
+def quartic_bend(x):
+    return np.diag(12 * x**2) + np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 0]])
+
+
+def test_jit_and_grad_in_any_order() -> None:
+    for function in (dsl.grad(quartic), dsl.jit(dsl.grad(quartic)), dsl.grad(dsl.jit(quartic))):
+        np.testing.assert_allclose(function(X), quartic_slope(X), rtol=1e-12)
+
+
+def test_grad_of_grad() -> None:
+    assert dsl.grad(dsl.grad(lambda x: x**3))(2.0) == pytest.approx(12.0)
+    assert dsl.grad(dsl.jit(dsl.grad(lambda x: x**3)))(2.0) == pytest.approx(12.0)
+    assert dsl.grad(lambda x: x * dsl.grad(lambda y: x * y * y)(3.0))(2.0) == pytest.approx(24.0)
+
+
+def test_grad_with_respect_to_what_an_inner_grad_captures() -> None:
+    def outer(a):
+        return dsl.grad(lambda x: np.sin(a * x))(2.0)
+
+    np.testing.assert_allclose(dsl.grad(outer)(0.7), np.cos(1.4) - 1.4 * np.sin(1.4), rtol=1e-12)
+
+
+def test_grad_in_a_loop() -> None:
+    def descended(x):
+        for _ in range(3):
+            x = x - 0.1 * dsl.grad(quartic)(x)
+        return np.sum(x)
+
+    dsl.check_grads(descended, (X * 0.5,), order=2)
+
+
+def test_hessian_vector_product() -> None:
+    v = np.array([1.0, -1.0, 0.5])
+    whole = dsl.hessian(quartic)(X)
+    np.testing.assert_allclose(whole, quartic_bend(X), rtol=1e-12, atol=1e-12)
+    moved = dsl.jvp(dsl.grad(quartic), (X,), (v,))[1]
+    np.testing.assert_allclose(moved, whole @ v, rtol=1e-12)
+    pulled = dsl.vjp(dsl.grad(quartic), X)[1](v)[0]
+    np.testing.assert_allclose(pulled, whole @ v, rtol=1e-12)
+
+
+def test_jacobians_agree() -> None:
+    def function(x):
+        return np.array([np.sum(x * x), x[0] * x[1], np.sin(x[2])])
+
+    forward, reverse = dsl.jacfwd(function)(X), dsl.jacrev(function)(X)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-12)
+    np.testing.assert_allclose(forward, [2 * X, [2.0, 0.5, 0], [0, 0, np.cos(-1.0)]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("jacobian", [dsl.jacfwd, dsl.jacrev])
+def test_jacobian_over_trees(jacobian: Any) -> None:
+    def function(p, x):
+        return {"y": p["w"] @ x, "z": np.sum(p["b"])}
+
+    p, x = {"w": np.arange(6.0).reshape(2, 3), "b": 2.0}, X
+    found = jacobian(function, argnums=(0, 1))(p, x)
+    (by_p, by_x), (z_by_p, z_by_x) = found["y"], found["z"]
+    np.testing.assert_allclose(by_x, p["w"])
+    assert by_p["w"].shape == (2, 2, 3)
+    np.testing.assert_allclose(by_p["w"], np.einsum("ij,k->ijk", np.eye(2), x))
+    np.testing.assert_array_equal(by_p["b"], np.zeros(2))
+    assert z_by_p["b"] == 1.0
+    np.testing.assert_array_equal(z_by_x, np.zeros(3))
+
+
+def test_hessian_over_trees() -> None:
+    found = dsl.hessian(lambda p: np.sum(p["a"] ** 2) * p["b"])(
+        {"a": np.array([1.0, 2.0]), "b": 3.0}
+    )
+    np.testing.assert_allclose(found["a"]["a"], 6 * np.eye(2))
+    np.testing.assert_allclose(found["a"]["b"], [2.0, 4.0])
+    np.testing.assert_allclose(found["b"]["a"], [2.0, 4.0])
+    np.testing.assert_allclose(found["b"]["b"], 0.0, atol=1e-15)
+
+
+@pytest.mark.parametrize("jacobian", [dsl.jacfwd, dsl.jacrev])
+def test_jacobian_of_a_loop(jacobian: Any) -> None:
+    def function(x):
+        y = x * 1.0
+        while y[0] < 5.0:
+            y = y * 1.5 + np.sin(x)
+        return y
+
+    x = np.array([0.4, 0.7])
+    expected = np.stack([differences(function, x, e) for e in np.eye(2)], axis=1)
+    np.testing.assert_allclose(jacobian(function)(x), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_jacobian_has_aux() -> None:
+    found, aux = dsl.jacrev(lambda x: (x * x, "beside"), has_aux=True)(X)
+    np.testing.assert_allclose(found, np.diag(2 * X))
+    assert aux == "beside"
+
+
+def test_vmap_of_grad_and_grad_of_vmap() -> None:
+    rows = np.stack([X, 2 * X])
+    np.testing.assert_allclose(
+        dsl.vmap(dsl.grad(quartic))(rows), np.stack(list(map(quartic_slope, rows))), rtol=1e-12
+    )
+    total = dsl.grad(lambda rows: np.sum(dsl.vmap(quartic)(rows)))
+    np.testing.assert_allclose(total(rows), np.stack(list(map(quartic_slope, rows))), rtol=1e-12)
+
+
+def test_vmap_of_grad_of_a_while_with_different_trips() -> None:
+    xs = np.array([1.1, 1.3, 2.0, 200.0])
+    slope = dsl.grad(anew(squared_until_large))
+    np.testing.assert_allclose(dsl.vmap(slope)(xs), [slope(float(x)) for x in xs], rtol=1e-12)
+    total = dsl.grad(lambda xs: np.sum(dsl.vmap(squared_until_large)(xs)))
+    np.testing.assert_allclose(total(xs), [slope(float(x)) for x in xs], rtol=1e-12)
+
+
+def test_stop_gradient() -> None:
+    assert dsl.grad(lambda x: x * dsl.stop_gradient(x))(3.0) == 3.0
+    found = dsl.jvp(lambda x: x * dsl.stop_gradient({"a": x * x})["a"], (3.0,), (1.0,))
+    assert found == (27.0, 9.0)
+
+
+# -- what a function does besides ---------------------------------------------------------------------------------
+
+
+def test_prints_once(capsys: pytest.CaptureFixture[str], backend: str) -> None:
+    def noisy(x):
+        print("x is", x)
+        y = x
+        for i in range(2):
+            print("trip", i)
+            y = y * x
+        return y
+
+    assert dsl.grad(noisy)(2.0) == 12.0
+    assert capsys.readouterr().out == "x is 2.0\ntrip 0\ntrip 1\n"
+    assert dsl.jvp(noisy, (2.0,), (1.0,))[1] == 12.0
+    assert capsys.readouterr().out == "x is 2.0\ntrip 0\ntrip 1\n"
+    assert dsl.grad(dsl.checkpoint(noisy))(2.0) == 12.0
+    assert capsys.readouterr().out == "x is 2.0\ntrip 0\ntrip 1\n"
+
+
+def test_assertions_hold_in_gradients(backend: str) -> None:
+    def checked(x):
+        for i in range(3):
+            assert x[i] > 0.0, "must be positive"
+        return np.sum(np.log(x))
+
+    np.testing.assert_allclose(dsl.grad(checked)(np.array([1.0, 2.0, 4.0])), [1.0, 0.5, 0.25])
+    with pytest.raises(AssertionError, match="must be positive"):
+        dsl.grad(checked)(np.array([1.0, -2.0, 4.0]))
+
+
+WEIGHTS = np.array([1.0, 2.0])
+
+
+def test_captured_arrays_are_read_when_called() -> None:
+    slope = dsl.grad(lambda x: np.sum(x * x * WEIGHTS))
+    x = np.array([3.0, 4.0])
+    np.testing.assert_array_equal(slope(x), [6.0, 16.0])
+    WEIGHTS[0] = 10.0
+    try:
+        np.testing.assert_array_equal(slope(x), [60.0, 16.0])
+    finally:
+        WEIGHTS[0] = 1.0
+
+
+def test_written_captured_array() -> None:
+    log = np.zeros(3)
+
+    def noting(x):
+        y = x
+        for i in range(3):
+            y = y * x
+            log[i] = y
+        return y
+
+    assert dsl.grad(noting)(2.0) == 32.0
+    np.testing.assert_array_equal(log, [4.0, 8.0, 16.0])
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.total, self.calls = np.zeros(2), 0
+
+    def add(self, x: Any) -> None:
+        self.total = self.total + x * x
+        self.calls += 1
+
+
+def test_attributes_that_the_function_assigns() -> None:
+    counter = Counter()
+
+    def function(x):
+        for _ in range(3):
+            counter.add(x)
+        return np.sum(counter.total)
+
+    slope = dsl.grad(function)
+    x = np.array([1.0, 2.0])
+    for k in (1, 2):
+        np.testing.assert_array_equal(slope(x), 6 * x)
+        np.testing.assert_array_equal(counter.total, 3 * k * x * x)
+        assert counter.calls == 3 * k
+
+
+def test_arguments_are_not_written() -> None:
+    x = np.array([0.3, 0.5, 0.7])
+    for transform in (dsl.grad, dsl.value_and_grad, dsl.jacfwd, dsl.jacrev, dsl.hessian):
+        transform(anew(recurrence_in_argument))(x)
+        np.testing.assert_array_equal(x, [0.3, 0.5, 0.7])
+    dsl.vjp(recurrence_in_argument, x)[1](1.0)
+    dsl.jvp(recurrence_in_argument, (x,), (x,))
+    np.testing.assert_array_equal(x, [0.3, 0.5, 0.7])
+
+
+def test_closure_and_method() -> None:
+    def make(k):
+        return lambda x: x**k
+
+    assert dsl.grad(make(2.0))(3.0) == 6.0
+    assert dsl.grad(make(3.0))(3.0) == pytest.approx(27.0)
+
+    class Model:
+        scale = 2.0
+
+        def loss(self, x):
+            return self.scale * x * x
+
+    assert dsl.grad(Model().loss)(3.0) == 12.0
+
+
+def test_library_function_itself() -> None:
+    assert dsl.grad(np.sin)(0.0) == 1.0
+    np.testing.assert_allclose(dsl.grad(np.sum)(np.ones(2)), [1.0, 1.0])
+
+
+# -- checkpoint ---------------------------------------------------------------------------------------------------
+
+
+def straight(x):
+    y = np.sin(x) * x
+    return np.sum(np.exp(-y) * y)
+
+
+def nested_checkpoints(x):
+    inner = dsl.checkpoint(lambda y: np.sin(y) * y)
+    return np.sum(dsl.checkpoint(lambda y: inner(inner(y)) * y)(x))
+
+
+def checkpoint_in_loop(x):
+    step = dsl.checkpoint(lambda y: np.tanh(y * x + 0.1))
+    y = x * 1.0
+    for _ in range(5):
+        y = step(y)
+    return np.sum(y)
+
+
+CHECKPOINTED = [
+    (straight, np.array([0.3, 0.5])),
+    (recurrence, np.linspace(0.1, 0.9, 12)),
+    (captured_many_times, np.array([[0.2, 0.5, -0.3], [0.1, 0.7, 0.2], [-0.6, 0.3, 0.4]])),
+    (squared_until_large, 1.003),
+    (inner_while_in_while, np.array([0.3, 0.5])),
+    (loops_in_branches_in_loops, np.array([0.4, 0.9])),
+    (early_break, 0.9),
+    (zero_trips, 2.0),
+    (appended, 1.1),
+    (nested_checkpoints, np.array([0.3, 0.5])),
+    (checkpoint_in_loop, np.array([0.3, 0.5])),
+    (by_scan, np.array([0.3, 0.5, 0.7])),
+]
+
+
+@pytest.mark.parametrize("policy", ["nothing", "states"])
+@pytest.mark.parametrize(("function", "x"), CHECKPOINTED, ids=[f.__name__ for f, _ in CHECKPOINTED])
+def test_checkpoint_changes_no_derivative(function: Any, x: Any, policy: str) -> None:
+    plain = anew(function)
+    again = dsl.checkpoint(anew(function), policy=policy)
+
+    def run(x, v):
+        bends = [dsl.grad(lambda y, f=f: dot(dsl.grad(f)(y), v))(x) for f in (plain, again)]
+        moved = [dsl.jvp(dsl.grad(f), (x,), (v,))[1] for f in (plain, again)]
+        return [dsl.value_and_grad(f)(x) for f in (plain, again)], bends, moved
+
+    for one, other in dsl.jit(run)(x, directions(x)[0]):
+        np.testing.assert_allclose(one[0], other[0], rtol=1e-12)
+        np.testing.assert_allclose(one[-1], other[-1], rtol=1e-9, atol=1e-12)
+
+
+def test_checkpoint_as_a_decorator() -> None:
+    @dsl.checkpoint(policy="states")
+    def function(x):
+        return x * x
+
+    assert function(3.0) == 9.0
+    assert dsl.grad(function)(3.0) == 6.0
+    with pytest.raises(ValueError, match="policy is 'nothing' or 'states', not 'some'"):
+        dsl.checkpoint(straight, policy="some")
+
+
+MEMORY = """
+import resource, sys
+import numpy as np
+import dsl
+
+def long_loop(x, n):
+    for _ in range(n):
+        x = np.sin(x) + 0.1 * x
+    return np.sum(x)
+
+def long_while(x, n):
+    k = 0
+    while k < n:
+        x = np.sin(x) + 0.1 * x
+        k += 1
+    return np.sum(x)
+
+function = {"for": long_loop, "while": long_while}[sys.argv[1]]
+steps, kept = int(sys.argv[2]), sys.argv[3] == "checkpoint"
+slope = dsl.grad(dsl.checkpoint(function) if kept else function)
+x = np.linspace(0.1, 0.9, 4000)
+slope(x, 3)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = slope(x, steps)
+assert np.all(np.isfinite(found))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def peak(*args: str) -> int:
+    """Kilobytes that a gradient takes beyond those of a short one."""
+    made = subprocess.run(
+        [sys.executable, "-c", MEMORY, *args], capture_output=True, text=True, check=True
+    )
+    return int(made.stdout)
+
+
+@pytest.mark.parametrize("kind", ["for", "while"])
+def test_checkpoint_of_a_long_loop_takes_little_memory(kind: str) -> None:
+    short = peak(kind, "1000", "plain")
+    assert short > 25_000, "1,000 states of 32 kB"
+    assert peak(kind, "100000", "checkpoint") <= 4 * short

@@ -115,7 +115,12 @@ def weighted(leaf: Any, start: float, finite: bool) -> Any:
 
 def is_row(tree: Any) -> bool:
     """Whether this is a list of floats, which a traced loop makes as one array."""
-    return isinstance(tree, list) and bool(tree) and all(map(moves, tree)) and len(set(map(np.shape, tree))) == 1
+    return (
+        isinstance(tree, list)
+        and bool(tree)
+        and all(map(moves, tree))
+        and len(set(map(np.shape, tree))) == 1
+    )
 
 
 def moves(leaf: Any) -> bool:

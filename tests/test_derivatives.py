@@ -23,6 +23,8 @@ from derivative_checks import (
     types_of,
 )
 
+from dsl.ir import derivatives as _gives_the_rules  # noqa: F401
+from dsl.ir import ops as _registers_the_ops  # noqa: F401
 from dsl.ir.derivative import DERIVATIVES
 from dsl.ir.dims import Dim, Symbol
 from dsl.ir.interpret import interpret
@@ -108,7 +110,9 @@ def operands(op: Op, sample: Sample) -> list[tuple[np.ndarray, ...]]:
 
 @every_op
 def test_both_modes_to_second_order(op: Op) -> None:
-    for sample in samples_of(op, F64, C128):
+    samples = [*samples_of(op, F64, C128)]
+    assert samples
+    for sample in samples:
         for k, args in enumerate(operands(op, sample)):
             check(one_node(op, types_of(args), sample.attrs), args, order=2 if k == 0 else 1)
 

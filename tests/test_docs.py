@@ -63,7 +63,9 @@ def test_the_table_of_ops_says_how_each_is_compiled() -> None:
     from dsl.codegen.library import LOWERINGS
     from dsl.codegen.plan import REDUCTIONS, UPDATES
 
-    rows = re.findall(r"^\| `(\w+)` \|.* \| ([^|]*) \| [^|]* \| [^|]*\|$", TABLES["ops.md"](), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \|.* \| ([^|]*) \| [^|]* \| [^|]*\|$", TABLES["ops.md"](), re.MULTILINE
+    )
     native = {name: how.partition(";")[0] for name, how in rows}
     assert {name for name, how in native.items() if how == "library"} == set(LOWERINGS)
     assert {native[name] for name in REDUCTIONS | UPDATES} == {"kernel"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -753,3 +754,20 @@ def test_writes_in_a_loop_are_seen_by_later_trips() -> None:
             x[i] = x[i - 1] + x[i - 2]
 
     check_as_plain(fibonacci, np.ones(12, np.int64))
+
+
+def test_writes_into_arrays_that_a_library_copied_are_seen() -> None:
+    kept = [np.ones(3), np.arange(3)]
+
+    def first(data, scale):
+        scale[0] = 7
+        return (data * scale).sum()
+
+    def call(data):
+        parts = copy.deepcopy(kept)
+        parts[0] = data
+        return first(*parts)
+
+    x = np.array([1.0, 2.0, 3.0])
+    assert dsl.jit(call)(x) == call(x) == 15.0
+    np.testing.assert_array_equal(kept[1], [0, 1, 2])

@@ -657,14 +657,23 @@ def _has_array(args: Any) -> bool:
 
 
 def _adopt(result: Any) -> Any:
-    """Make an array that plain Python returned a traced constant."""
-    if (
-        isinstance(result, np.ndarray)
-        and result.dtype.kind in "biufc"
-        and current_trace() is not None
-    ):
+    """Make an array that plain Python returned a traced constant, also inside a new list, tuple or dict."""
+    trace = current_trace()
+    if trace is None:
+        return result
+    if isinstance(result, np.ndarray) and result.dtype.kind in "biufc":
         return constant(result)
+    if type(result) in (list, tuple, dict) and id(result) not in trace.outside:
+        items = result.values() if isinstance(result, dict) else result
+        if any(isinstance(item, (np.ndarray, list, tuple, dict)) for item in items):
+            return _adopt_items(result)
     return result
+
+
+def _adopt_items(result: Any) -> Any:
+    if isinstance(result, dict):
+        return {key: _adopt(item) for key, item in result.items()}
+    return type(result)(map(_adopt, result))
 
 
 def _call_ufunc(fn: np.ufunc, args: Any, kwargs: Any) -> Any:
@@ -705,7 +714,8 @@ def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
                 return fn(*args, **kwargs)
             except NonConcreteError:
                 raise unsupported(fn) from None
-        return fn(*args, **kwargs)
+        result = fn(*args, **kwargs)
+        return result if is_converted(fn) or _is_own(fn) else _adopt(result)
     inner = getattr(fn, "__wrapped__", None)
     if (
         inner is not None
@@ -714,6 +724,10 @@ def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     ):
         fn = inner
     return converted(fn)(*args, **kwargs)
+
+
+def _is_own(fn: types.FunctionType) -> bool:
+    return (getattr(fn, "__module__", None) or "").split(".")[0] == "dsl"
 
 
 def _is_users(fn: types.FunctionType) -> bool:
