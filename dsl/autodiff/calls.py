@@ -54,7 +54,7 @@ class _Checkpoint:
         self.live = [value in whole.flow.live for value in node.inputs]
         self.wanted = [value in whole.flow.live for value in node.outputs]
         self.looping = whole.looping
-        self.made = copy_node(whole.builder, node, whole.values)
+        self.made = copy_node(whole.builder, node, whole.values, effects=whole.effects)
         self.outputs = self.made.outputs
 
     def pull(

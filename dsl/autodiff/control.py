@@ -12,7 +12,7 @@ from typing import Any
 
 from dsl.autodiff.cotangents import combine
 from dsl.autodiff.flow import LOOPS, loop_activity, loop_liveness
-from dsl.autodiff.region import Region, inline, is_known
+from dsl.autodiff.region import Region, bind_trips, inline, is_known
 from dsl.autodiff.reverse import Backward, Reverse, Step
 from dsl.errors import UnsupportedError
 from dsl.ir.algebra import Algebra
@@ -58,7 +58,7 @@ class _Call:
         active = [value in whole.flow.active for value in node.inputs]
         wanted = [value in whole.flow.live for value in node.outputs]
         self.live = [value in whole.flow.live for value in node.inputs]
-        self.inner = Reverse(graph, whole.builder, args, active, wanted, looping=whole.looping)
+        self.inner = Reverse(graph, whole.builder, args, active, wanted, looping=whole.looping, effects=whole.effects)
         self.outputs = self.inner.outputs
 
     def pull(
@@ -91,7 +91,7 @@ class _Half:
         wanted = [value in flow.live for value in node.outputs]
         self.body = Reverse(
             graph, self.forward, self.params, active, wanted,
-            looping=whole.looping, segmented=whole.segmented,
+            looping=whole.looping, segmented=whole.segmented, effects=whole.effects,
         )  # fmt: skip
         self.backward = Backward("backward", self.forward, (), costly_only=not whole.looping)
         self.seeds = {k: self.backward.param(node.types[k]) for k, on in enumerate(wanted) if on}
@@ -273,11 +273,15 @@ class _Loop:
         self.params = [self.region.param(p.type, p.node.attrs["name"]) for p in graph.params]
         self.body = Reverse(
             graph, self.region, self.params, active, wanted,
-            looping=True, segmented=self.whole.segmented,
+            looping=True, segmented=self.whole.segmented, effects=self.whole.effects,
         )  # fmt: skip
         self.counts = self.first == 0
         self.number = self.region.param(scalar(I64), "trip") if self.counts else self.params[0]
-        self.size: DimLike = Symbol("trips") if self.counts else builder.as_dim(self.inputs[0])
+        self.size: DimLike = self._rows() if self.counts else builder.as_dim(self.inputs[0])
+
+    def _rows(self) -> DimLike:
+        """The rows of stacks over the trips of a `while`: what it records already has as many."""
+        return self.node.outputs[self.count].shape[0] if len(self.node.outputs) > self.count else Symbol("trips")
 
     def _forward(self) -> None:
         """Make the loop that also stacks what the backward half asks for."""
@@ -308,8 +312,9 @@ class _Loop:
         )  # fmt: skip
         outputs = list(made.outputs)
         self.total = outputs.pop(self.count) if self.counts else self.inputs[0]
-        if self.counts and saved:
-            builder.bind(self.size, self.total)  # type: ignore[arg-type]
+        bind_trips(builder, made)
+        if node.op.name == "recording_while" and len(node.outputs) > self.count:
+            builder.bind(self.size, outputs[self.count - 1])  # type: ignore[arg-type]
         self.outputs = outputs[: len(node.outputs)]
         self.stacks = dict(zip(saved, outputs[len(node.outputs) :], strict=True))
 
@@ -322,7 +327,7 @@ class _Loop:
         test = Region("test", self.whole.builder)
         own = [test.param(value.type) for value in (*params, *captured)]
         taken = own[: self.count] + own[self.count + 1 : len(params)]
-        done = test.finish(inline(test, self.node.regions[0], taken))
+        done = test.finish(inline(test, self.node.regions[0], taken, effects=self.whole.effects))
         return [Graph("test", tuple(own), done.results, done.effects)]
 
     # -- backward --------------------------------------------------------------------------------------------------

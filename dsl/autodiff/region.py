@@ -13,9 +13,9 @@ from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Attrs, Graph, Node, Value
 from dsl.ir.registry import Op, Trait
-from dsl.ir.types import TensorType, ValueType
+from dsl.ir.types import I64, TensorType, ValueType, scalar
 
-__all__ = ["Region", "copy_node", "inline", "is_known"]
+__all__ = ["Region", "bind_trips", "copy_node", "inline", "is_known"]
 
 
 class Region(Builder):
@@ -93,7 +93,18 @@ def copy_node(
         node.dims, made.inputs[len(made.inputs) - len(node.dims) :], strict=True
     ):
         builder.bind(symbol, value)
+    bind_trips(builder, made)
     return made
+
+
+def bind_trips(builder: Builder, node: Node) -> None:
+    """Say that the stacks of a recorded loop have a row for each trip; a `while` carries the number of trips last."""
+    if node.op.name not in ("recording_while", "recording_scan") or len(node.outputs) == node.attrs["carried"]:
+        return
+    count = node.attrs["carried"]
+    rows, trips = node.outputs[count].shape[0], node.outputs[count - 1] if node.op.name == "recording_while" else node.inputs[0]
+    if isinstance(rows, Dim) and symbols_of(rows) == [rows] and trips.type == scalar(I64):
+        builder.bind(rows, trips)
 
 
 def without_effects(graph: Graph) -> Graph:

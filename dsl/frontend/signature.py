@@ -15,7 +15,7 @@ from dsl.frontend.traced import supported_dtype
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths
 from dsl.ir.types import Shape, dtype_name
 
-__all__ = ["Arguments", "Leaf", "Same", "Signature"]
+__all__ = ["Arguments", "Leaf", "Same", "Signature", "signature_of"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Signature:
     """How a function's arguments are bound, and which of them are static."""
 
     def __init__(self, fn: Callable[..., Any], static: tuple[str, ...]) -> None:
-        self.signature = inspect.signature(fn)
+        self.signature = signature_of(fn)
         unknown = [name for name in static if name not in self.signature.parameters]
         if unknown:
             raise StaticArgumentError(
@@ -128,6 +128,14 @@ class Signature:
                 remedy="pass a tuple instead of a list, or an object with `__hash__` and `__eq__`; arrays cannot be static",
             ) from None
         return (type(value), value)
+
+
+def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function; of a ufunc the operands alone, since it does not take the defaults of its options."""
+    if not isinstance(fn, np.ufunc):
+        return inspect.signature(fn)
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    return inspect.Signature([inspect.Parameter(f"x{k}", kind) for k in range(fn.nin)])
 
 
 def _pretty(path: str) -> str:

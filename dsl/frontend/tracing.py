@@ -24,7 +24,7 @@ from dsl.frontend.scopes import (
     tracing,
     undone_on_error,
 )
-from dsl.frontend.signature import Arguments, Leaf, Same
+from dsl.frontend.signature import Arguments, Leaf, Same, signature_of
 from dsl.frontend.sizes import Pattern
 from dsl.frontend.state import Undefined, is_numeric, refill, set_attribute
 from dsl.frontend.strides import unknown
@@ -311,11 +311,9 @@ def _make_input(
 
 def _spread(fn: Callable[..., Any], bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Turn bound arguments into positional and keyword ones again."""
-    import inspect
-
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for name, parameter in inspect.signature(fn).parameters.items():
+    for name, parameter in signature_of(fn).parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
             args.extend(bound[name])
         elif parameter.kind is parameter.VAR_KEYWORD:

@@ -43,7 +43,7 @@ class Transform:
     def __init__(self, run: Callable[..., Any], fn: Any, as_called: bool = False) -> None:
         functools.update_wrapper(self, unwrapped(fn), updated=())
         self.run = run
-        if as_called:  # defaults that the call leaves out stay out
+        if as_called or isinstance(fn, np.ufunc):  # defaults that the call leaves out stay out
             self.__signature__ = inspect.signature(lambda *args, **kwargs: None)
 
     def dsl_inline(self, args: Any, kwargs: Any) -> Any:

@@ -67,7 +67,7 @@ def erf(x: Real) -> Real:
     """The error function: a polynomial near 0, 1 - exp(log(erfc(x))) farther out."""
     size = abs(x).at_most({"f32": 4.0, "f64": 6.0}[x.format.name])
     near = fma(x, polynomial(x * x, NEAR[x.format.name]), x)
-    far = 1.0 - exp_of(polynomial(size, FAR[x.format.name]))
+    far = 1.0 - exp_of(polynomial(size, FAR[x.format.name], near=3))
     return select(size < 1.0, near, copysign(far, x))
 
 

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-_LONG, _NEAR = 9, 2  # terms of a polynomial that is not all Horner's, and of those that are
+_LONG = 9  # terms of a polynomial that is not all Horner's
 
 
 @dataclass(frozen=True)
@@ -384,17 +384,17 @@ def quick_sum(a: Real, b: Real) -> Double:
 Double = tuple[Real, Real]  # an unevaluated sum of a number and a correction below its last bit
 
 
-def polynomial(x: Real, coefficients: Sequence[Number]) -> Real:
-    """A polynomial, the constant term first: Horner's scheme for the terms whose rounding counts, and for short ones.
+def polynomial(x: Real, coefficients: Sequence[Number], near: int = 2) -> Real:
+    """A polynomial, the constant term first: Horner's scheme for `near` terms whose rounding counts, and for short ones.
 
     The far terms of a long one are added up in pairs, pairs of pairs and so on (Estrin): Horner's chain of twelve
     dependent steps takes longer than all other work on an element.
     """
-    *near, rest = coefficients
+    *first, rest = coefficients
     if len(coefficients) >= _LONG:
-        near, rest = list(coefficients[:_NEAR]), _in_pairs(x, coefficients[_NEAR:])
+        first, rest = list(coefficients[:near]), _in_pairs(x, coefficients[near:])
     total: Number = rest
-    for coefficient in reversed(near):
+    for coefficient in reversed(first):
         total = fma(x, total, coefficient)
     return x.constant(total)
 

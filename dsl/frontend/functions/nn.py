@@ -174,6 +174,8 @@ def log_softmax(x: Array, axis: Any = -1) -> Any:
 @_floating
 def logsumexp(x: Array, axis: Any = None, b: Any = None, keepdims: bool = False) -> Any:
     """`log(sum(b * exp(x)))`; of nothing but -inf it is -inf."""
+    if b is not None:  # what weighs nothing does not decide the scale either
+        x = np.where(lift(b) == 0, lift(np.asarray(-np.inf, x.dtype)), x)
     top = _finite_max(x, axis)
     powers = np.exp(x - top) if b is None else lift(b) * np.exp(x - top)
     found = np.log(np.sum(powers, axis=axis, keepdims=True)) + top
