@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -207,3 +209,13 @@ def test_pooling() -> None:
 def test_mistakes(call: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         dsl.jit(call)(np.ones((2, 3, 6, 5)))
+
+
+def test_a_library_function_may_be_the_first_thing_called() -> None:
+    program = (
+        "import numpy as np, dsl; print(dsl.nn.logsumexp(np.zeros(2), b=np.array([1.0, 0.0])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0.0\n"

@@ -58,7 +58,9 @@ class _Call:
         active = [value in whole.flow.active for value in node.inputs]
         wanted = [value in whole.flow.live for value in node.outputs]
         self.live = [value in whole.flow.live for value in node.inputs]
-        self.inner = Reverse(graph, whole.builder, args, active, wanted, looping=whole.looping, effects=whole.effects)
+        self.inner = Reverse(
+            graph, whole.builder, args, active, wanted, looping=whole.looping, effects=whole.effects
+        )
         self.outputs = self.inner.outputs
 
     def pull(
@@ -281,7 +283,11 @@ class _Loop:
 
     def _rows(self) -> DimLike:
         """The rows of stacks over the trips of a `while`: what it records already has as many."""
-        return self.node.outputs[self.count].shape[0] if len(self.node.outputs) > self.count else Symbol("trips")
+        return (
+            self.node.outputs[self.count].shape[0]
+            if len(self.node.outputs) > self.count
+            else Symbol("trips")
+        )
 
     def _forward(self) -> None:
         """Make the loop that also stacks what the backward half asks for."""

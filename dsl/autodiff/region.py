@@ -99,10 +99,16 @@ def copy_node(
 
 def bind_trips(builder: Builder, node: Node) -> None:
     """Say that the stacks of a recorded loop have a row for each trip; a `while` carries the number of trips last."""
-    if node.op.name not in ("recording_while", "recording_scan") or len(node.outputs) == node.attrs["carried"]:
+    if (
+        node.op.name not in ("recording_while", "recording_scan")
+        or len(node.outputs) == node.attrs["carried"]
+    ):
         return
     count = node.attrs["carried"]
-    rows, trips = node.outputs[count].shape[0], node.outputs[count - 1] if node.op.name == "recording_while" else node.inputs[0]
+    rows, trips = (
+        node.outputs[count].shape[0],
+        node.outputs[count - 1] if node.op.name == "recording_while" else node.inputs[0],
+    )
     if isinstance(rows, Dim) and symbols_of(rows) == [rows] and trips.type == scalar(I64):
         builder.bind(rows, trips)
 
