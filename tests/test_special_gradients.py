@@ -129,7 +129,7 @@ POINTS: dict[str, tuple[Any, Any, Any]] = {
     "det": (np.linalg.det, floats([1, 2], [2, 4]), floats([4, -2], [-2, 1])),
     "logaddexp": (lambda x: np.logaddexp(x, floats(-inf, inf, 0, 0, 0)), floats(-inf, inf, inf, -inf, 0), floats(0.5, 0.5, 1, 0, 0.5)),
     "logaddexp2": (lambda x: np.logaddexp2(x, x), floats(-inf, inf, 0), floats(1, 1, 1)),
-    "relu": (nn.relu, POINT, floats(0.5, 1, 0)),
+    "relu": (nn.relu, POINT, floats(0, 1, 0)),
     "leaky_relu": (nn.leaky_relu, POINT, floats(1, 1, 0.01)),
     "elu": (nn.elu, POINT, floats(1, 1, 0)),
     "elu again": (second(summed(nn.elu)), POINT, floats(1, 0, 0)),

@@ -66,9 +66,10 @@ def _floating(function: F) -> F:
 
 @implements("relu", namespace="nn")
 def relu(x: Any) -> Any:
-    """`max(x, 0)`, of whole numbers too."""
+    """`max(x, 0)`, of whole numbers too; its derivative at 0 is 0."""
     array: Array = lift(x)
-    return np.maximum(array, array.dtype.type(0))
+    zero = array.dtype.type(0)
+    return np.where(array <= zero, zero, array)
 
 
 @implements("sigmoid", namespace="nn")
