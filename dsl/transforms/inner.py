@@ -200,7 +200,9 @@ def trace_inner(
             seen = Stand(leaf.type, leaf.kind) if stands is None else stands(number, leaf)
             param = scope.param(seen.type)
             leading.append(param)
-            handles[k] = Traced(Storage(param, scope), (), seen.kind)
+            storage = Storage(param, scope)
+            storage.outside = True  # a function that calls this one may go on to read it
+            handles[k] = Traced(storage, (), seen.kind)
         inner_args, inner_kwargs = unflatten(structure, handles)
         try:
             result = call(fn, *inner_args, **inner_kwargs)
