@@ -14,11 +14,14 @@ from dsl.errors import DslError
 from dsl.logs import show_help_if_asked
 
 if TYPE_CHECKING:
-    from dsl import fft, ir, linalg, nn, numpy, optim, random
+    from dsl import checkpoints, fft, ir, linalg, nn, numpy, optim, random, summary
+    from dsl.checkpoints import CheckpointManager, restore, save
     from dsl.compile import Compiled, jit
     from dsl.frontend.loops import unroll
     from dsl.frontend.verbs import cond, fold, fori_loop, map, scan, switch, while_loop
     from dsl.partition import dynamic_partition, dynamic_stitch
+    from dsl.pipelines import input_pipeline
+    from dsl.runtime.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
     from dsl.tools import cache_stats, num_threads
     from dsl.transforms.batches import vmap
     from dsl.transforms.check import check_grads
@@ -30,13 +33,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Compiled", "DslError", "Kernel", "cache_stats", "check_grads", "checkpoint", "cond", "config", "custom_jvp", "custom_vjp",
-    "dynamic_partition", "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "hessian", "ir", "jacfwd",
-    "jacrev", "jit", "jvp", "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "random", "scan", "stop_gradient", "switch",
-    "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
+    "CheckpointManager", "Compiled", "DslError", "FIFOQueue", "Kernel", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue",
+    "cache_stats", "check_grads", "checkpoint", "checkpoints", "cond", "config", "custom_jvp", "custom_vjp", "dynamic_partition",
+    "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "hessian", "input_pipeline", "ir", "jacfwd", "jacrev", "jit", "jvp",
+    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "random", "restore", "save", "scan", "stop_gradient", "summary",
+    "switch", "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip
 
 _VERBS = ("cond", "fold", "fori_loop", "map", "scan", "switch", "while_loop")
+_QUEUES = ("FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue")
 _LAZY = {
     "Compiled": "dsl.compile", "Kernel": "dsl.user_kernels", "jit": "dsl.compile", "kernel": "dsl.user_kernels",
     "cache_stats": "dsl.tools", "num_threads": "dsl.tools", "unroll": "dsl.frontend.loops",
@@ -45,9 +50,12 @@ _LAZY = {
     **dict.fromkeys(("hessian", "jacfwd", "jacrev"), "dsl.transforms.jacobians"),
     **dict.fromkeys(("custom_jvp", "custom_vjp"), "dsl.transforms.rules"),
     **dict.fromkeys(("dynamic_partition", "dynamic_stitch"), "dsl.partition"),
+    **dict.fromkeys(("CheckpointManager", "restore", "save"), "dsl.checkpoints"),
+    **dict.fromkeys(_QUEUES, "dsl.runtime.queues"),
+    "input_pipeline": "dsl.pipelines",
     "check_grads": "dsl.transforms.check", "checkpoint": "dsl.transforms.checkpoints", "vmap": "dsl.transforms.batches",
 }  # fmt: skip
-_MODULES = ("fft", "ir", "linalg", "nn", "numpy", "optim", "random")
+_MODULES = ("checkpoints", "fft", "ir", "linalg", "nn", "numpy", "optim", "random", "summary")
 
 show_help_if_asked()
 

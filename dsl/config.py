@@ -43,6 +43,7 @@ TOPICS: dict[str, str] = {
     "capture": "arrays from outside the function that became hidden inputs",
     "unroll": "loops that were unrolled, and why",
     "cache": "compiled code that was found on disk, stored, refused or removed",
+    "checkpoints": "checkpoints that were saved, passed over or removed",
 }
 """What `logs` can show. `dsl.logs` writes the lines; the names stand here because they are the option's values."""
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Protocol
 
 __all__ = [
-    "AliasError", "BranchError", "ConfigError", "ConversionError", "DslError", "GradientError", "IndexTypeError",
-    "InternalError", "LeakError", "LoopTypeError",
-    "MissingAttributeError", "NanError", "NonConcreteError", "ParseError", "ShapeError", "SourceError",
-    "StaticArgumentError", "TypeRuleError", "UndefinedError", "UnsupportedError", "VerifyError",
+    "AbortedError", "AliasError", "BranchError", "CancelledError", "CheckpointError", "ConfigError", "ConversionError",
+    "CorruptCheckpointError", "DeadlineError", "DslError", "GradientError", "IndexTypeError", "InternalError", "LeakError", "LoopTypeError",
+    "MissingAttributeError", "MissingCheckpointError", "NanError", "NonConcreteError", "OutOfRangeError", "ParseError", "ShapeError",
+    "SourceError", "StaticArgumentError", "TypeRuleError", "UndefinedError", "UnsupportedError", "VerifyError",
 ]  # fmt: skip
 
 
@@ -118,6 +118,44 @@ class StaticArgumentError(DslError, TypeError):
 
 class ConfigError(DslError, ValueError):
     """An unknown option or a value that it does not take."""
+
+
+class CheckpointError(DslError, ValueError):
+    """A tree that cannot be saved, or a checkpoint that does not fit the tree it is restored to."""
+
+
+class CorruptCheckpointError(CheckpointError):
+    """A file that is not the whole checkpoint that was saved, or no checkpoint at all."""
+
+
+class MissingCheckpointError(CheckpointError, FileNotFoundError):
+    """A checkpoint that is not there, or the directory for one."""
+
+    def __str__(self) -> str:
+        return DslError.__str__(self)
+
+
+class OutOfRangeError(DslError, IndexError):
+    """A queue is closed and has fewer elements than were asked for."""
+
+
+class CancelledError(DslError, RuntimeError):
+    """An attempt on a queue was given up; `completed` counts the elements that it had put in."""
+
+    completed: int = 0
+
+
+class AbortedError(DslError, RuntimeError):
+    """What was asked for has been done before: a queue is closed twice."""
+
+
+class DeadlineError(DslError, TimeoutError):
+    """A wait went on for longer than its `timeout`; `completed` counts the elements that were put in meanwhile."""
+
+    completed: int = 0
+
+    def __str__(self) -> str:
+        return DslError.__str__(self)
 
 
 class ParseError(DslError, ValueError):

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from dsl import compile as _compile
 from dsl.frontend import functions as _functions
 from dsl.frontend.library import NAMESPACES, public
 
-_ = _functions
+_ = (_compile, _functions)  # the first runs, outside compiled functions, what NumPy does not have
 __all__ = sorted(name for name in NAMESPACES["linalg"] if not name.startswith("_"))
 globals().update({name: public("linalg", name) for name in __all__})
 

@@ -22,7 +22,7 @@ from dsl.errors import ConfigError
 if TYPE_CHECKING:
     import logging
 
-__all__ = ["TOPICS", "enabled", "help_text", "log", "show_help_if_asked"]
+__all__ = ["TOPICS", "enabled", "help_text", "log", "show_help_if_asked", "warn"]
 
 
 def enabled(topic: str) -> bool:
@@ -38,6 +38,11 @@ def log(topic: str, message: str, *args: object) -> None:
         _parent().getChild(topic).info(message, *args)
     elif "help" in config.logs:
         _show_help()
+
+
+def warn(topic: str, message: str, *args: object) -> None:
+    """Write `message % args` under a topic whether or not the topic is asked for: what nobody should miss."""
+    _parent().getChild(topic).warning(message, *args)
 
 
 def help_text() -> str:

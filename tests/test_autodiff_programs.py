@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_programs import arguments, rows
+from test_programs import REFUSED, arguments, rows
 
 import dsl
 import dsl.codegen.cpu.native
+from dsl.errors import UnsupportedError
 from dsl.frontend.leaves import info_of
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional
@@ -30,16 +31,69 @@ from dsl.frontend.trees import _parts, flatten, unflatten
 STEPS = (1e-6, 1e-4, 1e-7, 1e-5)
 
 # Why central differences say nothing here; both modes still agree.
-INCOMPARABLE: dict[str, str] = {}
+JUMP = "it jumps here: a comparison with a bound, or a test for equality, decides"
+INCOMPARABLE = {
+    "classics-bisection-1": "its result moves by comparisons alone",
+    "descriptive_statistics-median_absolute_deviation-2": JUMP,
+    "descriptive_statistics-pearson-2": JUMP,
+    "descriptive_statistics-standardize-1": JUMP,
+    "descriptive_statistics-trimmed_mean-1": JUMP,
+    "finance-internal_rate_of_return-1": "its result moves by comparisons alone",
+    "fractals_and_histograms-logistic_bifurcation-1": "it is chaotic",
+    "image_processing-rgb_to_hsv-2": JUMP,
+    "linear_solvers-conjugate_gradient-1": "it stops at a tolerance",
+    "linear_solvers-conjugate_gradient-2": JUMP,
+    "linear_solvers-gauss_jordan_inverse-2": JUMP,
+    "linear_solvers-gauss_seidel-1": "it stops at a tolerance",
+    "linear_solvers-pagerank-1": "it stops at a tolerance",
+    "neural_networks-dropout-2": JUMP,
+    "npbench-lenet-1": "it computes in float32",
+    "numpy_linear_algebra-mahalanobis-1": "`cholesky` takes its matrix for symmetric, NumPy reads one half",
+    "numpy_linear_algebra-select_regions-1": JUMP,
+    "python_styles-complex_roots-1": "it rounds its result",
+    "python_styles-half_precision-1": "it computes in float16",
+    "signal_filters-fft_lowpass-1": JUMP,
+    "signal_filters-iir_filter-2": JUMP,
+    "sparse_matrices-dense_to_csr-1": JUMP,
+    "stencils-advect_muscl-1": "the limiter has kinks where its slopes are equal",
+    "stencils-advect_muscl-2": "the limiter has kinks where its slopes are equal",
+}
 
 # Why there is nothing to check.
-UNDEFINED: dict[str, str] = {}
+STATE = "the second mode goes on with the state that the first left in an object"
+UNDEFINED = {
+    "array_parsing-matrix_market-1": "the floats are indices, too",
+    "classics-kalman_step-1": STATE,
+    "classics-run-1": STATE,
+    "classics-viterbi-1": "the logarithm of zero",
+    "linear_solvers-qr_algorithm-1": "the shifted matrix becomes singular",
+    "numpy_linear_algebra-markov_stationary-1": "it raises a step from here, where rows do not sum to one",
+    "numpy_linear_algebra-newton_system-1": "it raises a step from here, where it does not converge",
+    "python_styles-fit-1": STATE,
+}
+
+# Gradients that are refused today.
+REFUSED_GRADIENTS = dict.fromkeys(
+    (
+        "finance-binomial_tree-1",
+        "finance-binomial_tree-2",
+        "npbench-mandelbrot2-1",
+        "numerics-binomial_tree-1",
+    ),
+    "the gradient needs an array whose size changes from trip to trip of a loop",
+)
 
 # Equal numbers, where minima and orders have kinks: the arguments are moved a little.
-TIED: set[str] = set()
+TIED = {
+    "dynamic_programming-dijkstra_dense-1",
+    "dynamic_programming-floyd_warshall-1",
+    "dynamic_programming-floyd_warshall_broadcast-1",
+    "dynamic_programming-needleman_wunsch-1",
+    "geometry-tsp_two_opt-1",
+}
 
 # Numbers that decide how large arrays are, or how often loops run, while the program is traced.
-FIXED_NUMBERS: set[str] = set()
+FIXED_NUMBERS = {"image_processing-gaussian_blur-1"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -199,12 +253,20 @@ def along(slopes: Any, direction: Any) -> tuple[float, float]:
     return sum(float(np.sum(p)) for p in products), sum(float(np.sum(np.abs(p))) for p in products)
 
 
+def expected_failure(key: str) -> list[Any]:
+    if key not in REFUSED_GRADIENTS:
+        return []
+    return [pytest.mark.xfail(reason=REFUSED_GRADIENTS[key], raises=UnsupportedError, strict=True)]
+
+
 def programs() -> list[Any]:
     found = []
     for row in rows():
         function, make = row.values
         if any(map(is_float, flatten(arguments(function, make))[0])):
-            found.append(pytest.param(function, make, row.id, id=row.id))
+            found.append(
+                pytest.param(function, make, row.id, id=row.id, marks=expected_failure(row.id))
+            )
     return found
 
 
@@ -215,8 +277,8 @@ def test_gradient_of_program(function: Any, make: Any, key: str) -> None:
         expected = scalar.plainly()
     except Exception as error:
         pytest.skip(f"the program raises {type(error).__name__}")
-    if key in UNDEFINED:
-        pytest.skip(UNDEFINED[key])
+    if key in UNDEFINED or function.__name__ in REFUSED:
+        pytest.skip(UNDEFINED.get(key, "the program is refused"))
     if not np.isfinite(expected):
         scalar.finite = True
         expected = scalar.plainly()
@@ -235,8 +297,8 @@ def test_gradient_of_program(function: Any, make: Any, key: str) -> None:
         np.testing.assert_allclose(reverse, forward, rtol=1e-7, atol=1e-9 * size)
         if key in INCOMPARABLE:
             return
-        differences = [scalar.slope(step, direction) for step in STEPS]
-        if any(abs(reverse - d) <= 1e-5 * abs(reverse) + 1e-8 * (1 + size) for d in differences):
-            return
-        found.append((reverse, differences))
-    pytest.fail(f"reverse mode and central differences with steps {STEPS}: {found}")
+        for step in STEPS:
+            found.append((reverse, scalar.slope(step, direction)))
+            if abs(reverse - found[-1][1]) <= 1e-5 * abs(reverse) + 1e-8 * (1 + size):
+                return
+    pytest.fail(f"reverse mode and central differences, two directions with steps {STEPS}: {found}")

@@ -64,10 +64,7 @@ def test_an_option_is_documented_with_an_example(name: str) -> None:
 
 def test_options_not_read_yet_say_what_will_read_them() -> None:
     later = {name: option.since for name, option in OPTIONS.items() if option.since}
-    assert later == {
-        "debug_nans": "gradients",
-        "trace": "the profiler",
-    }
+    assert later == {"trace": "the profiler"}
 
 
 # --- Where a value comes from --------------------------------------------------------------------

@@ -58,6 +58,18 @@ def test_native_code_does_what_its_page_shows(bless: bool) -> None:
     assert check_page(DOCS / "native-code.md", bless=bless) >= 8
 
 
+def test_checkpoints_work_as_shown(bless: bool) -> None:
+    assert check_page(DOCS / "checkpoints.md", bless=bless) >= 3
+
+
+def test_summaries_are_written_and_read_as_shown(bless: bool) -> None:
+    assert check_page(DOCS / "summaries.md", bless=bless) >= 2
+
+
+def test_queues_work_as_shown(bless: bool) -> None:
+    assert check_page(DOCS / "queues.md", bless=bless) >= 5
+
+
 def test_the_table_of_ops_says_how_each_is_compiled() -> None:
     """What the samples show is what the tables of the back end say."""
     from dsl.codegen.library import LOWERINGS

@@ -519,8 +519,16 @@ class _Loop:
         exchange, moves = self.sort(inner, arrays, sources)
         inner.copy_together(moves)
         pointers = {slot: source.variable.get() for slot, source in exchange.items()}
+        room = {
+            slot: source.capacity.get()
+            for slot, source in exchange.items()
+            if source.capacity is not None
+        }
         for slot, pointer in pointers.items():
             slot.variable.set(pointer)
+        for slot, capacity in room.items():
+            assert slot.capacity is not None
+            slot.capacity.set(capacity)
         for (item, axis), size in sizes.items():
             item.sizes[axis].set(size)
         region.assign(scalars, values)
@@ -537,15 +545,18 @@ class _Loop:
     ) -> tuple[dict[Slot, Slot], list[tuple[Placed, Placed, ir.Value]]]:
         """Decide which slots exchange memory and which values are copied."""
         homes = {item.home for item in arrays}
+        for slot in homes:  # what is saved on the way must not go to where something else belongs
+            if slot in inner.program.free:
+                inner.program.free.remove(slot)
         wanted: dict[Slot, Slot] = {}
-        moves = []
+        moved = []
         for item in arrays:
             source, home = sources[item], item.home
             assert home is not None
             if source.slot is home and source.contiguous:
                 continue
             movable = (
-                source.contiguous and {source.slot.kind, home.kind} <= {"block", "param"} and source.slot.size == home.size
+                source.contiguous and _alike(source.slot, home)
                 and source.slot not in wanted.values() and item.result in inner.placed
                 and self.is_whole(inner, source.slot, arrays, sources)
                 and (source.slot in homes or not self.memory.users.get(source.slot))
@@ -553,12 +564,14 @@ class _Loop:
             if movable:
                 wanted[home] = source.slot
                 continue
+            if home.kind == "dynamic" and source.slot in homes:
+                source = contiguous_copy(inner, item.result, source)
+            moved.append((source, home, item.result))
+        moves = []
+        for source, home, result in moved:
             if home.kind == "dynamic":
-                size = inner.dim(nbytes(item.result.shape, item.result.dtype.itemsize))
-                if source.slot in homes:
-                    source = contiguous_copy(inner, item.result, source)
-                inner.program.ensure(home, size)
-            moves.append((source, inner.in_slot(home, item.result), item.result))
+                inner.program.ensure(home, inner.dim(nbytes(result.shape, result.dtype.itemsize)))
+            moves.append((source, inner.in_slot(home, result), result))
         while True:
             busy = {target.slot for _, target, _ in moves} | {source.slot for source, _, _ in moves}
             clash = next(
@@ -603,6 +616,13 @@ class _Loop:
         for item, output in zip(self.carried, self.outputs, strict=True):
             if item.home is not None:
                 region.bind(output, region.in_slot(item.home, output))
+
+
+def _alike(one: Slot, other: Slot) -> bool:
+    """Tell whether two slots may exchange their memory: blocks of one size, or such as grow."""
+    if one.kind == "dynamic" or other.kind == "dynamic":
+        return one.kind == other.kind
+    return {one.kind, other.kind} <= {"block", "param"} and one.size == other.size
 
 
 # -- operands and memory --------------------------------------------------------------------------------------------------

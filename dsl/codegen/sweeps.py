@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from dsl.codegen.arrays import Array, Scalar, store_scalar
 from dsl.codegen.evaluate import literal
-from dsl.codegen.expressions import Affine
 from dsl.codegen.kernels import KernelEmitter, read_again, start_value
 from dsl.codegen.llvm import Operand, Value, Variable, read
 from dsl.codegen.memory import Placed
@@ -151,7 +150,7 @@ def reuse(region: Region, kernel: Kernel, root: Root) -> Placed | None:
             continue
         if not placed.contiguous and value.dtype != root.value.dtype:
             continue
-        if reads_only_at(region, kernel, value, root.index):
+        if reads_only_at(region, kernel, value, root):
             if placed.contiguous:
                 found = region.in_slot(placed.slot, root.value)
             else:
@@ -161,15 +160,14 @@ def reuse(region: Region, kernel: Kernel, root: Root) -> Placed | None:
     return None
 
 
-def reads_only_at(
-    region: Region, kernel: Kernel, value: ir.Value, index: tuple[Affine, ...]
-) -> bool:
+def reads_only_at(region: Region, kernel: Kernel, value: ir.Value, root: Root) -> bool:
+    """Tell whether a value is read only where the root is written, and by nothing that may sweep after it."""
     bases = {v for v, p in region.placed.items() if p.slot is region.placed[value].slot}
-    if any(e.value in bases for root in kernel.roots for e in read_again(root.expression)):
+    if any(e.value in bases for other in kernel.roots for e in read_again(other.expression)):
         return False
     return all(
-        e.index == index
-        for root in kernel.roots
-        for e in reads_of(root.expression)
+        e.index == root.index and not (other.reduce and other.stage == root.stage)
+        for other in kernel.roots
+        for e in reads_of(other.expression)
         if e.kind == "load" and e.value in bases
     )

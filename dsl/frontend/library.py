@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -118,8 +117,6 @@ def public(namespace: str, name: str) -> Callable[..., Any]:
             return traced(*args, **kwargs)
         if eager is not None:
             return eager(*args, **kwargs)
-        if not RUN_EAGERLY:
-            importlib.import_module("dsl.compile")  # which puts itself there
         return RUN_EAGERLY[0](traced, args, kwargs)
 
     call.__name__ = call.__qualname__ = name

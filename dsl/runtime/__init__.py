@@ -1,0 +1,1 @@
+"""What runs beside compiled code: queues and the threads that fill them."""
