@@ -771,3 +771,21 @@ def test_writes_into_arrays_that_a_library_copied_are_seen() -> None:
     x = np.array([1.0, 2.0, 3.0])
     assert dsl.jit(call)(x) == call(x) == 15.0
     np.testing.assert_array_equal(kept[1], [0, 1, 2])
+
+
+def test_writes_after_a_conditional_swap_in_a_loop_reach_the_callers_array() -> None:
+    def swapping(m, n):
+        a = m.copy()
+        for _ in range(2):
+            for j in range(2):
+                a[j] = 5.0
+                if n > 1:
+                    m, a = a, m
+        return a
+
+    def outer(m, n):
+        return swapping(m, n), m
+
+    for fn in (swapping, outer):
+        for n in (1, 2):
+            check_as_plain(fn, np.arange(3.0), n)

@@ -35,6 +35,7 @@ from dsl.errors import (
     ShapeError,
     TypeRuleError,
 )
+from dsl.runtime.tickets import Take
 
 LIMIT = 20.0  # seconds: long enough for a busy machine; only a failing test waits so long
 
@@ -946,8 +947,55 @@ def test_ctrl_c_ends_a_wait_and_loses_nothing() -> None:
     assert done.stdout == "interrupted 1 1 0\n"
 
 
-def test_a_queue_may_be_stopped_by_whoever_interrupts_the_holder_of_its_lock() -> None:
-    """As a finalizer does that runs in the middle of an enqueue."""
+class Interrupting:
+    """A queue's lock, of which every holder is interrupted by a finalizer that stops the queue."""
+
+    def __init__(self, core: Any) -> None:
+        self._core, self._lock = core, core._lock
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._core.stop()
+        assert not self._core.closed
+        self._lock.release()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda queue: queue.enqueue(1),
+        lambda queue: queue.enqueue_many([1, 2]),
+        lambda queue: queue.dequeue(),
+        lambda queue: queue.dequeue_many(1),
+        lambda queue: queue.try_dequeue_async(),
+        lambda queue: queue._core.gate(queue._core._takes[0]),
+        lambda queue: queue._core.withdraw(Take(queue._core, "dequeue", 1), Exception),
+        lambda queue: queue._core._give_back(Take(queue._core, "dequeue", 1)),
+    ],
+    ids=[
+        "enqueue",
+        "enqueue_many",
+        "dequeue",
+        "dequeue_many",
+        "async",
+        "gate",
+        "withdraw",
+        "give_back",
+    ],
+)
+def test_a_queue_may_be_stopped_by_whoever_interrupts_the_holder_of_its_lock(call: Any) -> None:
+    queue = ints(9, 1)
+    if "_takes" in call.__code__.co_names:
+        queue.try_dequeue_many_async(5)
+    queue._core._lock = Interrupting(queue._core)
+    call(queue)
+    assert queue.is_closed()
+
+
+def test_what_waits_is_cancelled_by_a_late_stop() -> None:
     queue = ints(1, 1)
     put = Call(queue.enqueue, 2).waiting(queue, puts=1)
     with queue._core._lock:
@@ -956,7 +1004,6 @@ def test_a_queue_may_be_stopped_by_whoever_interrupts_the_holder_of_its_lock() -
     with pytest.raises(CancelledError):
         queue.enqueue(3)  # the next to come does it
     assert drained(queue) == [1]
-    assert queue.is_closed()
     with pytest.raises(CancelledError):
         put.result()
 

@@ -572,7 +572,9 @@ class Loop:
                 self.before.leaves[key[0]][key[1]] if key[0] not in self.plan.structures else None,
             )
             foreign = isinstance(end, Traced) and (
-                end.storage in own or not run.scope.encloses(end.storage.scope)
+                end.storage in own
+                or not run.scope.encloses(end.storage.scope)
+                or bool(_linked(end.storage) & (own - {leaf.storage}))
             )
             outside = isinstance(start, Traced) and start.storage.outside
             shared = isinstance(start, Traced) and _is_changed(contents.get(start.storage))
@@ -772,6 +774,19 @@ class Loop:
 def _is_seen(leaf: Traced) -> bool:
     """Tell whether a write to what was this array is followed: views only of the caller's arrays, which stay reachable."""
     return not leaf.views or leaf.storage.outside
+
+
+def _linked(storage: Storage) -> set[Storage]:
+    """Return the storages that may be the same memory as one, through branches that chose between arrays."""
+    found: set[Storage] = set()
+    pending = [storage]
+    while pending:
+        here = pending.pop()
+        others = [edge.other_than(here) for edge in here.aliases]
+        others += [other for ref in here.ambiguous if (other := ref()) is not None]
+        pending += [other for other in others if other not in found and other is not storage]
+        found.update(others)
+    return found
 
 
 def _is_changed(value: Value | None) -> bool:

@@ -152,19 +152,22 @@ class Core:
     def withdraw(self, ticket: Ticket, error: Callable[[], DslError]) -> bool:
         """End an attempt that still waits with an error, and tell whether it did."""
         with self._lock:
-            line = self._line(ticket)
-            if ticket.done or isinstance(ticket, Shut) or ticket not in line:
-                return False
-            line.remove(ticket)
-            ticket.undo(self)
-            done = [_finished(ticket, error()), *self._flush()]
+            waits = ticket in self._line(ticket) and not isinstance(ticket, Shut)
+            done = self._remove(ticket, error) if waits else []
         self._tell(done)
-        return True
+        return waits
+
+    def _remove(self, ticket: Ticket, error: Callable[[], DslError]) -> list[Ticket]:
+        self._line(ticket).remove(ticket)
+        ticket.undo(self)
+        return [_finished(ticket, error()), *self._flush()]
 
     def gate(self, ticket: Ticket) -> Any:
         """Return a lock that is released when a ticket is done; None if it is."""
         with self._lock:
-            return None if ticket.done else ticket.add_gate()
+            gate = None if ticket.done else ticket.add_gate()
+        self._tell([])
+        return gate
 
     def close(self, cancel: bool = False, callback: Callback | None = None) -> Ticket:
         """Close behind what waits to be put in; with `cancel`, now, cancelling that. Any number of the latter are fine."""
@@ -237,6 +240,7 @@ class Core:
         return done + self._flush()
 
     def _tell(self, done: list[Ticket]) -> None:
+        """Every use of the lock ends here, or looks for stops itself."""
         if done:
             deliver(done)
         if self._stops:
@@ -250,6 +254,7 @@ class Core:
 
     def release(self) -> None:
         self._lock.release()
+        self._tell([])
 
     def forget_attempts(self) -> None:
         """In the child: drop the attempts, whose threads stayed behind; what they had taken comes back."""
