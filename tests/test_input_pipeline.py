@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -270,6 +272,22 @@ def alive_after(action: Callable[[], Any]) -> list[threading.Thread]:
     return [t for t in found if t.is_alive()]
 
 
+def in_a_cycle(options: dict[str, Any]) -> weakref.ref[Any]:
+    """Start a pipeline to which only a cycle refers."""
+    items = iter(dsl.input_pipeline(**options))
+    cycle: list[Any] = [items]
+    cycle.append(cycle)
+    return weakref.ref(items)
+
+
+def collect(lost: list[weakref.ref[Any]]) -> None:
+    """Collect garbage until nothing is left; a call does nothing while another thread is collecting."""
+    end = time.monotonic() + LIMIT
+    while any(ref() is not None for ref in lost):
+        assert time.monotonic() < end
+        gc.collect()
+
+
 PIPELINES: dict[str, dict[str, Any]] = {
     "plain": {"source": forever},
     "assembled": {"source": forever, "batch": 3, "shuffle": 10},
@@ -304,11 +322,8 @@ def test_an_exception_in_a_loop_stops_the_threads(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", PIPELINES)
 def test_collection_and_closing_stop_the_threads(kind: str) -> None:
-    items = iter(dsl.input_pipeline(**PIPELINES[kind]))
-    cycle = [items]
-    cycle.append(cycle)
-    del items, cycle
-    assert alive_after(gc.collect) == []
+    lost = in_a_cycle(PIPELINES[kind])
+    assert alive_after(lambda: collect([lost])) == []
     with iter(dsl.input_pipeline(**PIPELINES[kind])) as items:
         next(items)
     assert not any(thread.is_alive() for thread in items.threads)
@@ -319,11 +334,8 @@ def test_many_pipelines_are_collected_while_they_run() -> None:
     kinds, interval = list(PIPELINES.values()), sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for k in range(60):
-            cycle: list[Any] = [iter(dsl.input_pipeline(**kinds[k % len(kinds)]))]
-            cycle.append(cycle)
-        del cycle
-        assert alive_after(gc.collect) == []
+        lost = [in_a_cycle(kinds[k % len(kinds)]) for k in range(60)]
+        assert alive_after(lambda: collect(lost)) == []
     finally:
         sys.setswitchinterval(interval)
 
