@@ -31,7 +31,12 @@ import dsl
 
 def change(state, rates):
     rabbits, foxes = state[0], state[1]
-    return np.stack([rates[0] * rabbits - rates[1] * rabbits * foxes, rates[2] * rabbits * foxes - rates[3] * foxes])
+    return np.stack(
+        [
+            rates[0] * rabbits - rates[1] * rabbits * foxes,
+            rates[2] * rabbits * foxes - rates[3] * foxes,
+        ]
+    )
 
 
 def advance(state, rates, start, end, tolerance):
@@ -83,7 +88,10 @@ compiled = dsl.jit(loss)
 differences = [(compiled(guess + d) - compiled(guess - d)) / 2e-5 for d in 1e-5 * np.eye(4)]
 print("gradient   ", gradient.round(4))
 print("differences", np.round(differences, 4))
-print("second derivatives symmetric:", np.allclose(curved := dsl.hessian(loss)(truth), curved.T, rtol=1e-4))
+print(
+    "second derivatives symmetric:",
+    np.allclose(curved := dsl.hessian(loss)(truth), curved.T, rtol=1e-4),
+)
 ===
 The time of a gradient, beside that of the loss alone and of plain NumPy:
 ---
@@ -97,7 +105,9 @@ def best(function, repeat=5):
     return 1e3 * min(times)
 
 
-print(f"loss {best(compiled):.2f} ms, with gradient {best(dsl.value_and_grad(loss)):.2f} ms, plain NumPy {best(loss, 1):.0f} ms")
+print(
+    f"loss {best(compiled):.2f} ms, with gradient {best(dsl.value_and_grad(loss)):.2f} ms, plain NumPy {best(loss, 1):.0f} ms"
+)
 ===
 ## The fit
 

@@ -32,7 +32,8 @@ from dsl.ir.types import BFLOAT16, DTYPES, TensorType, bind_shape
 
 # Control flow, its flat spelling and constants run in every test of the executors; effects have test_op_rules.py.
 TESTED_ELSEWHERE = {
-    "param", "const", "identity", "dim_size", "cond", "while", "scan",
+    "param", "const", "identity", "stop_gradient", "dim_size", "cond", "while", "scan",
+    "recording_while", "recording_scan", "checkpoint", "custom_vjp", "custom_jvp",
     "switch", "merge", "loop_merge", "enter", "exit", "next_iteration", "loop_cond",
     "print", "assert",
 }  # fmt: skip

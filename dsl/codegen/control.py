@@ -582,11 +582,13 @@ class _Loop:
             del wanted[clash]
             item = next(i for i in arrays if i.home is clash)
             moves.append((sources[item], inner.in_slot(clash, item.result), item.result))
-        given_up = [home for home in wanted if home not in wanted.values()]
-        receiving = [slot for slot in wanted.values() if slot not in wanted]
         full = dict(wanted)
-        for slot, memory in zip(receiving, given_up, strict=True):
-            full[slot] = memory
+        for home in wanted:
+            if home not in wanted.values():  # what it gives up goes to the end of its chain
+                end = home
+                while end in wanted:
+                    end = wanted[end]
+                full[end] = home
         return full, moves
 
     @staticmethod
