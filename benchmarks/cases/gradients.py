@@ -58,8 +58,8 @@ def steps_torch(w, h, n):
 
 
 def recurrent(rng, size, n):
-    # Small enough for the states not to be chaotic, where a rounding would change the gradient.
-    w = rng.standard_normal((size, size), np.float32) / np.float32(1.1 * math.sqrt(size))
+    # A rotation, slightly damped: the states are not chaotic, where a rounding would change the gradient.
+    w = (0.995 * np.linalg.qr(rng.standard_normal((size, size)))[0]).astype(np.float32)
     return w, rng.standard_normal((size, size), np.float32), n
 
 

@@ -103,10 +103,10 @@ class Dsl(Peer):
     @contextmanager
     def cold(self, *, again: bool) -> Iterator[None]:
         """The first time the code goes to `cache`, which has that of other cases only; then to empty folders."""
+        gc.collect()  # what the last try compiled is found in memory while anything refers to it
         if not again:
             yield
             return
-        gc.collect()  # what the last try compiled is found in memory while anything refers to it
         with tempfile.TemporaryDirectory() as folder, config.override(cache_dir=folder):
             yield
 

@@ -81,7 +81,7 @@ def report_warm_start(name: str, imported: float) -> None:
     """Print what `warm_start` returns."""
     case = case_named(name)
     inputs = case.make_inputs(quick=False)
-    call = dsl.jit(static_argnames=case.static)(case.program)
+    call = dsl.jit(static_argnames=case.static)(case.own or case.program)
     start = time.perf_counter()
     result = call(*inputs)
     first = time.perf_counter() - start
