@@ -17,6 +17,9 @@ import pytest
 import dsl
 from dsl.config import config
 from dsl.errors import GradientError
+from dsl.ir.interpret import interpret
+from dsl.ir.text import parse, print_graph
+from dsl.transforms.graphs import gradient_graph
 
 BACKENDS = ("native", "interpreter")
 
@@ -1546,3 +1549,19 @@ def test_check_grads_finds_a_wrong_rule() -> None:
 def test_not_a_function() -> None:
     with pytest.raises(dsl.DslError, match="expected a function, got 3"):
         dsl.grad(3)
+
+
+def test_a_hand_written_flat_graph_is_differentiated_through_its_structured_form() -> None:
+    def grown(x):
+        y = x
+        while y < 100.0:
+            if y > 3.0:
+                y = y * y
+            else:
+                y = y * 2.0 + x
+        return y
+
+    flat = parse(print_graph(dsl.jit(grown).lower(1.3).graph("lowered")))
+    value, gradient = interpret(gradient_graph(flat), [np.float64(1.3)])
+    assert value == grown(1.3)
+    np.testing.assert_allclose(gradient, dsl.grad(grown)(1.3), rtol=1e-12)
