@@ -104,6 +104,7 @@ class _Half:
         ]
         self.found = self.body.pull(self.backward, gs)
         self.results: list[Value] = []
+        self.extra: list[Value] = []  # what the forward region returns for the backward ones
 
     def finish(self, k: int, whole_sum: bool) -> Value | None:
         """Add up what operand `k` gets, into what it has so far if that is wanted; return the param for that."""
@@ -147,7 +148,7 @@ class _Branch:
         extra = [v.type for kept in self.kept for v in kept]
         for number, half in enumerate(self.halves):
             a = Algebra(half.forward)
-            half.extra = [  # type: ignore[attr-defined]
+            half.extra = [
                 v if own == number else a.zeros(v.tensor)
                 for own, kept in enumerate(self.kept) for v in kept
             ]  # fmt: skip
@@ -155,7 +156,7 @@ class _Branch:
         regions = []
         for half in self.halves:
             inside = [half.forward.capture(value) for value in captured]
-            done = half.forward.finish([*half.body.outputs, *half.extra])  # type: ignore[attr-defined]
+            done = half.forward.finish([*half.body.outputs, *half.extra])
             regions.append(Graph(done.name, (*half.params, *inside), done.results, done.effects))
         made = builder.node(
             "cond", [self.pred, *self.operands, *captured], {}, regions=regions,

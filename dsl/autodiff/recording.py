@@ -51,9 +51,9 @@ def _is_read(builder: Rewriter, count: int) -> list[bool]:
 
 
 def _made(builder: Rewriter, old: Node, op: str, inputs: Sequence[Value], carried: int,
-          regions: Sequence[Graph], types: Sequence[object]) -> Node:  # fmt: skip
+          regions: Sequence[Graph], types: Sequence[ValueType]) -> Node:  # fmt: skip
     made = Node(
-        get_op(op), tuple(inputs), {"carried": carried}, tuple(types), tuple(regions),  # type: ignore[arg-type]
+        get_op(op), tuple(inputs), {"carried": carried}, tuple(types), tuple(regions),
         old.controls, loc=old.loc,
     )  # fmt: skip
     builder.stand_in(old, [made])
@@ -63,10 +63,10 @@ def _made(builder: Rewriter, old: Node, op: str, inputs: Sequence[Value], carrie
 def _scan(builder: Rewriter, node: Node) -> list[Value | None]:
     count, a = node.attrs["carried"], Algebra(builder)
     read = _is_read(builder, count)
-    stacks = [type for type, on in zip(node.types[count:], read) if on]
+    stacks = [v.tensor for v, on in zip(node.outputs[count:], read) if on]
     trips, carried, shared = node.inputs[0], node.inputs[1 : 1 + count], node.inputs[1 + count :]
     _bind_leading(builder, stacks, trips)
-    buffers = [a.zeros(type) for type in stacks]  # type: ignore[arg-type]
+    buffers = [a.zeros(type) for type in stacks]
     body = _writing(node.regions[0], count, read, stacks, 1)
     made = _made(
         builder, node, "scan", [trips, *carried, *buffers, *shared], count + len(stacks), [body],
@@ -75,16 +75,11 @@ def _scan(builder: Rewriter, node: Node) -> list[Value | None]:
     return _delivered(made.outputs[:count], made.outputs[count:], read)
 
 
-def _bind_leading(builder: Builder, stacks: Sequence[object], trips: Value) -> None:
+def _bind_leading(builder: Builder, stacks: Sequence[TensorType], trips: Value) -> None:
     for type in stacks:
-        dim = _leading(type)
+        dim = type.shape[0]
         if isinstance(dim, Dim) and symbols_of(dim) == [dim] and not builder.knows(dim):
             builder.bind(dim, trips)
-
-
-def _leading(type: object) -> DimLike:
-    assert isinstance(type, TensorType)
-    return type.shape[0]
 
 
 def _delivered(
@@ -98,7 +93,7 @@ def _writing(
     graph: Graph,
     count: int,
     read: Sequence[bool],
-    stacks: Sequence[object],
+    stacks: Sequence[TensorType],
     first: int,
     counter: bool = False,
 ) -> Graph:
@@ -107,7 +102,7 @@ def _writing(
     a = Algebra(body)
     own = [body.param(p.type, p.node.attrs["name"]) for p in graph.params]
     number = body.param(scalar(I64), "row") if counter else own[0]
-    buffers = [body.param(type) for type in stacks]  # type: ignore[arg-type]
+    buffers = [body.param(type) for type in stacks]
     results = inline(body, graph, own)
     rows = [row for row, on in zip(results[count:], read) if on]
     written = [
@@ -129,7 +124,7 @@ def _while(builder: Rewriter, node: Node) -> list[Value | None]:
     read = _is_read(builder, count)
     if not any(read):
         return [*_plain(builder, node, count), *(None for _ in read)]
-    stacks = [type for type, on in zip(node.types[count:], read) if on]
+    stacks = [v.tensor for v, on in zip(node.outputs[count:], read) if on]
     carried, shared = node.inputs[:count], node.inputs[count:]
     empty = [a.zeros(_rows(type, 0)) for type in stacks]
     room, after = Symbol("rows"), Symbol("rows")
@@ -142,7 +137,7 @@ def _while(builder: Rewriter, node: Node) -> list[Value | None]:
     number, buffers = made.outputs[count], made.outputs[count + 1 :]
     _bind_leading(builder, stacks, number)
     rows = [
-        _first(a, buffer, _rows(type, _leading(type)))
+        _first(a, buffer, _rows(type, type.shape[0]))
         for buffer, type in zip(buffers, stacks, strict=True)
     ]
     return _delivered(made.outputs[:count], rows, read)
@@ -161,9 +156,8 @@ def _plain(builder: Rewriter, node: Node, count: int) -> tuple[Value, ...]:
     ).outputs
 
 
-def _rows(type: object, rows: object) -> TensorType:
-    assert isinstance(type, TensorType)
-    return type.with_shape((rows, *type.shape[1:]))  # type: ignore[arg-type]
+def _rows(type: TensorType, rows: DimLike) -> TensorType:
+    return type.with_shape((rows, *type.shape[1:]))
 
 
 def _after(param: Value, result: object) -> ValueType:
@@ -176,7 +170,7 @@ def _after(param: Value, result: object) -> ValueType:
     return param.tensor.with_shape(dims)
 
 
-def _testing(node: Node, stacks: Sequence[object], room: Dim, full: bool) -> Graph:
+def _testing(node: Node, stacks: Sequence[TensorType], room: Dim, full: bool) -> Graph:
     """Return the loop's test; with `full`, one that also fails when the buffers are."""
     test, count = Builder("test"), node.attrs["carried"]
     a = Algebra(test)
@@ -190,7 +184,7 @@ def _testing(node: Node, stacks: Sequence[object], room: Dim, full: bool) -> Gra
     return Graph("test", (*own[:count], number, *buffers, *own[count:]), done.results, done.effects)
 
 
-def _rounds(node: Node, read: Sequence[bool], stacks: Sequence[object], room: Dim) -> Graph:
+def _rounds(node: Node, read: Sequence[bool], stacks: Sequence[TensorType], room: Dim) -> Graph:
     """Return the body of the outer loop: make the buffers longer, then run until they are full or the loop ends."""
     count, body = node.attrs["carried"], Region("rounds", Builder())
     a = Algebra(body)
@@ -198,7 +192,7 @@ def _rounds(node: Node, read: Sequence[bool], stacks: Sequence[object], room: Di
     number = body.param(scalar(I64), "row")
     buffers = [body.param(_rows(type, room)) for type in stacks]
     more = dim_max(room, _FIRST_ROWS)
-    longer = [a.concatenate(b, a.zeros(_rows(b.type, more)), axis=0) for b in buffers]
+    longer = [a.concatenate(b, a.zeros(_rows(b.tensor, more)), axis=0) for b in buffers]
     inside = Symbol("rows")
     typed = [_rows(type, inside) for type in stacks]
     inner = _writing(node.regions[1], count, read, typed, 0, counter=True)
