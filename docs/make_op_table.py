@@ -111,6 +111,8 @@ def native(op: Op) -> str:
     """Return how an op is compiled and, where that depends on the dtypes or sizes, for which it is so."""
     if op.has(Trait.FLAT):
         return ""
+    if op.act is not None or op.begin is not None:
+        return "token executor"
     found: dict[str, set[str]] = {}
     for sample in op.samples(np.random.default_rng(0)):
         dtypes = " ".join(dict.fromkeys(x.dtype.name for x in sample.inputs))

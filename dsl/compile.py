@@ -486,7 +486,7 @@ def _run(entry: Lowered, arguments: Arguments) -> Any:
 
 def _repeatable(graph: Graph) -> bool:
     """Tell whether a run that raised has left no effects behind."""
-    found = [r for node in graph.effects for r in resources_of(node.op, node.regions)]
+    found = [r for node in graph.effects for r in resources_of(node.op, node.regions, node.attrs)]
     return set(found) <= {"assert"}
 
 

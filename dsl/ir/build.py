@@ -94,7 +94,8 @@ class Builder:
             dims = self._missing_dims(given, attrs)
             given += tuple(self.size(dim) for dim in dims)
         effect = self._is_effect(record, regions)
-        before = tuple(controls) + (self._chain(record, regions) if effect else ())
+        touched = resources_of(record, regions, attrs) if effect else []
+        before = tuple(controls) + (self._chain(touched) if effect else ())
         key = (record.name, given, tuple((k, attr_key(attrs[k])) for k in sorted(attrs)), before)
         interning = record.has(Trait.PURE) and not regions
         found = self._interned.get(key) if interning else None
@@ -110,7 +111,7 @@ class Builder:
         if interning:
             self._interned[key] = made
         if effect:
-            self._last_effect.update(dict.fromkeys(resources_of(record, regions), made))
+            self._last_effect.update(dict.fromkeys(touched, made))
         for value in made.outputs:
             self.note_sizes(value)
         return made
@@ -130,10 +131,8 @@ class Builder:
     def _is_effect(record: Op, regions: Sequence[Graph]) -> bool:
         return record.has(Trait.EFFECT) or any(region.effects for region in regions)
 
-    def _chain(self, record: Op, regions: Sequence[Graph]) -> tuple[Node, ...]:
-        before = [
-            self._last_effect[r] for r in resources_of(record, regions) if r in self._last_effect
-        ]
+    def _chain(self, resources: Iterable[str]) -> tuple[Node, ...]:
+        before = [self._last_effect[r] for r in resources if r in self._last_effect]
         return tuple(dict.fromkeys(before))
 
     # -- symbolic sizes ----------------------------------------------------------------------------------------
@@ -250,14 +249,14 @@ class Builder:
         return Graph(self.name, tuple(self.params), tuple(results), effects, dict(back or {}))
 
 
-def resources_of(record: Op, regions: Sequence[Graph]) -> list[str]:
-    """Return the resources that a node of this op with these regions touches."""
-    own = [record.resource] if record.has(Trait.EFFECT) else []
+def resources_of(record: Op, regions: Sequence[Graph], attrs: Attrs) -> list[str]:
+    """Return the resources that a node of this op with these regions and attributes touches."""
+    own = [record.resource.format(**attrs)] if record.has(Trait.EFFECT) else []
     inner = [
         r
         for region in regions
         for node in region.effects
-        for r in resources_of(node.op, node.regions)
+        for r in resources_of(node.op, node.regions, node.attrs)
     ]
     return list(dict.fromkeys(own + inner))
 

@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import DslError, InternalError
+from dsl.errors import DslError, InternalError, UnsupportedError
 from dsl.ir.build import attr_symbols
 from dsl.ir.dims import Dim, DimLike, substitute
+from dsl.ir.environment import Environment
 from dsl.ir.graph import Attrs, Graph, Node, Value
+from dsl.ir.registry import PLACEMENT
 from dsl.ir.types import TensorType, bind_shape
 
 __all__ = ["apply_node", "interpret"]
 
 
-def interpret(graph: Graph, args: Sequence[Any]) -> list[Any]:
-    """Run a structured graph and return its results."""
+def interpret(
+    graph: Graph, args: Sequence[Any], environment: Environment | None = None
+) -> list[Any]:
+    """Run a structured graph and return its results; what waits, waits here."""
     if len(args) != len(graph.params):
         raise InternalError(
             f"graph {graph.name} takes {len(graph.params)} arguments, got {len(args)}"
@@ -31,7 +35,7 @@ def interpret(graph: Graph, args: Sequence[Any]) -> list[Any]:
         inputs = [values[value] for value in node.inputs]
         for value in last_use.get(node, ()):
             del values[value]
-        values.update(zip(node.outputs, apply_node(node, inputs), strict=True))
+        values.update(zip(node.outputs, apply_node(node, inputs, environment), strict=True))
     return [values[value] for value in graph.results]
 
 
@@ -47,17 +51,25 @@ def _last_uses(graph: Graph) -> dict[Node, list[Value]]:
     return last
 
 
-def apply_node(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def apply_node(
+    node: Node, inputs: Sequence[Any], environment: Environment | None = None
+) -> list[Any]:
     """Run one node on arrays and return its outputs."""
     if node.regions:
-        return _STRUCTURED[node.op.name](node, inputs)
+        return _STRUCTURED[node.op.name](node, inputs, environment)
     attrs, data = node.attrs, inputs
+    if "device" in attrs or "colocate" in attrs:
+        attrs = {name: attr for name, attr in attrs.items() if name not in PLACEMENT}
     if node.dims or attr_symbols(attrs):
-        attrs = _resolve_attrs(node, inputs)
+        attrs = _resolve_attrs(node, attrs, inputs)
         data = inputs[: len(inputs) - len(node.dims)]
+    found: Any
     try:
         with np.errstate(all="ignore"):
-            found = node.op.numpy(*data, **attrs)
+            if node.op.act is not None or node.op.begin is not None:
+                found = _act(node, attrs, data, environment)
+            else:
+                found = node.op.numpy(*data, **attrs)
     except DslError as error:
         error.location = error.location or node.loc
         raise
@@ -78,9 +90,23 @@ def _typed(array: Any, type: Any) -> Any:
     return result
 
 
-def _resolve_attrs(node: Node, inputs: Sequence[Any]) -> Attrs:
+def _act(
+    node: Node, attrs: Attrs, inputs: Sequence[Any], environment: Environment | None
+) -> tuple[Any, ...]:
+    if environment is None:
+        raise UnsupportedError(
+            f"`{node.op.name}` touches something outside the graph, which is not there",
+            remedy="run the graph in a `dsl.Session`, or pass an environment",
+        )
+    if node.op.act is not None:
+        return tuple(node.op.act(environment, attrs, inputs))
+    assert node.op.begin is not None
+    return tuple(environment.wait(node.op.begin, attrs, inputs))
+
+
+def _resolve_attrs(node: Node, attrs: Attrs, inputs: Sequence[Any]) -> Attrs:
     sizes = node_sizes(node, inputs)
-    return {name: _resolve(attr, sizes) for name, attr in node.attrs.items()}
+    return {name: _resolve(attr, sizes) for name, attr in attrs.items()}
 
 
 def node_sizes(node: Node, inputs: Sequence[Any]) -> dict[Dim, int]:
@@ -106,21 +132,21 @@ def _resolve(attr: Any, sizes: dict[Dim, int]) -> Any:
 # -- structured control flow -----------------------------------------------------------------------------------
 
 
-def _cond(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _cond(node: Node, inputs: Sequence[Any], environment: Environment | None) -> list[Any]:
     then, otherwise = node.regions
-    return interpret(then if bool(inputs[0]) else otherwise, inputs[1:])
+    return interpret(then if bool(inputs[0]) else otherwise, inputs[1:], environment)
 
 
-def _while(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _while(node: Node, inputs: Sequence[Any], environment: Environment | None) -> list[Any]:
     test, body = node.regions
     count = node.attrs["carried"]
     carried, invariants = list(inputs[:count]), list(inputs[count:])
-    while bool(interpret(test, carried + invariants)[0]):
-        carried = interpret(body, carried + invariants)
+    while bool(interpret(test, carried + invariants, environment)[0]):
+        carried = interpret(body, carried + invariants, environment)
     return carried
 
 
-def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _scan(node: Node, inputs: Sequence[Any], environment: Environment | None) -> list[Any]:
     (body,) = node.regions
     count = node.attrs["carried"]
     trips, carried, invariants = (
@@ -129,37 +155,46 @@ def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
         list(inputs[1 + count :]),
     )
     for trip in range(trips):
-        carried = interpret(body, [np.int64(trip), *carried, *invariants])
+        carried = interpret(body, [np.int64(trip), *carried, *invariants], environment)
     return carried
 
 
-def _recording_while(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _recording_while(
+    node: Node, inputs: Sequence[Any], environment: Environment | None
+) -> list[Any]:
     test, body = node.regions
     count = node.attrs["carried"]
     carried, invariants = list(inputs[:count]), list(inputs[count:])
     rows: list[list[Any]] = []
-    while bool(interpret(test, carried + invariants)[0]):
-        results = interpret(body, carried + invariants)
+    while bool(interpret(test, carried + invariants, environment)[0]):
+        results = interpret(body, carried + invariants, environment)
         carried, row = results[:count], results[count:]
         rows.append(row)
     return carried + _stacked(node, inputs, rows)
 
 
-def _recording_scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _recording_scan(
+    node: Node, inputs: Sequence[Any], environment: Environment | None
+) -> list[Any]:
     (body,) = node.regions
     count = node.attrs["carried"]
     carried, invariants = list(inputs[1 : 1 + count]), list(inputs[1 + count :])
     rows: list[list[Any]] = []
     for trip in range(int(inputs[0])):
-        results = interpret(body, [np.int64(trip), *carried, *invariants])
+        results = interpret(body, [np.int64(trip), *carried, *invariants], environment)
         carried, row = results[:count], results[count:]
         rows.append(row)
     return carried + _stacked(node, inputs, rows)
 
 
 def _stacked(node: Node, inputs: Sequence[Any], rows: list[list[Any]]) -> list[Any]:
+    """Stack what the trips recorded; what has no axis more outside than in the body is joined along its first."""
     if rows:
-        return [np.stack(column) for column in zip(*rows, strict=True)]
+        recorded = node.outputs[node.attrs["carried"] :]
+        return [
+            (np.concatenate if len(value.shape) == column[0].ndim else np.stack)(column)
+            for value, column in zip(recorded, zip(*rows, strict=True), strict=True)
+        ]
     sizes = node_sizes(node, inputs)
     return [
         np.zeros(
@@ -171,8 +206,8 @@ def _stacked(node: Node, inputs: Sequence[Any], rows: list[list[Any]]) -> list[A
     ]
 
 
-def _call(node: Node, inputs: Sequence[Any]) -> list[Any]:
-    return interpret(node.regions[0], inputs)
+def _call(node: Node, inputs: Sequence[Any], environment: Environment | None) -> list[Any]:
+    return interpret(node.regions[0], inputs, environment)
 
 
 _STRUCTURED = {

@@ -11,6 +11,11 @@ outputs, a tuple. It never writes into its inputs.
 Native code of the built-in ops is in tables of the back end. An op from outside brings its own: `emit` for one element
 of an ELEMENTWISE op, with its `cost` in nanoseconds, or `lower` for the whole of another; and `raised` for the exception
 that a number from that code means.
+
+An op that touches what is outside the graph, a variable or a queue, has no NumPy meaning but a facet that is given the
+`Environment` of the step: `act(environment, attrs, inputs)` returns the outputs, and `begin(environment, attrs, inputs,
+done)` starts something that calls `done(error, outputs)` once, perhaps later and from another thread, and returns what
+cancels it. `resource` names what it touches; `{...}` in it stands for an attribute.
 """
 
 from __future__ import annotations
@@ -25,7 +30,10 @@ import numpy as np
 from dsl.errors import InternalError
 from dsl.ir.types import ValueType
 
-__all__ = ["OPS", "Op", "Sample", "Trait", "get_op", "op"]
+__all__ = ["OPS", "PLACEMENT", "Op", "Sample", "Trait", "get_op", "op"]
+
+PLACEMENT = ("colocate", "device")
+"""Attributes that any node may have: where it runs, and the name of the group of nodes that run in one place."""
 
 TypeRule = Callable[[tuple[Any, ...], Mapping[str, Any]], ValueType | Sequence[ValueType]]
 
@@ -40,6 +48,7 @@ class Trait(enum.Enum):
     CHECKED = "may raise for some data; never run unless the program would run it"
     DYNAMIC = "a dim of its result depends on data, so the type rule makes a fresh symbol"
     EFFECT = "ordered with other effects on the same resource"
+    BLOCKING = "may wait for other steps or devices; run by an executor that can do something else meanwhile"
     CONTROL = "structured control flow: owns regions"
     FLAT = "part of the flat spelling of control flow: may see dead tokens"
     RANDOM = "a pure function of an explicit key"
@@ -66,6 +75,8 @@ class Op:
     traits: frozenset[Trait]
     samples: Callable[[np.random.Generator], Iterable[Sample]]
     resource: str = ""
+    act: Callable[..., Any] | None = None
+    begin: Callable[..., Any] | None = None
     emit: Callable[..., Any] | None = None
     cost: Callable[[Sequence[np.dtype]], float] | None = None
     lower: Callable[[Any], None] | None = None
@@ -96,13 +107,13 @@ def op(
     traits: Iterable[Trait] = (Trait.PURE,),
     samples: Callable[[np.random.Generator], Iterable[Sample]] = no_samples,
     resource: str = "",
-    **native: Callable[..., Any],
+    **facets: Callable[..., Any],
 ) -> Op:
-    """Register an op and return its record; a name is registered once. `native` are facets of its native code."""
+    """Register an op and return its record; a name is registered once. `facets` are those of its state or native code."""
     if name in OPS:
         raise InternalError(f"op {name} is registered twice")
     traits = frozenset(traits)
-    OPS[name] = Op(name, signature, doc, type, numpy, traits, samples, resource, **native)
+    OPS[name] = Op(name, signature, doc, type, numpy, traits, samples, resource, **facets)
     return OPS[name]
 
 

@@ -17,19 +17,26 @@ interpreter; the order in which ready nodes run does not matter. The rules:
   done when it has nothing to run, its inner frames are done and the iteration before it is done, for iteration 0:
   when every `enter` of the frame has come. A frame is done when its iterations are.
 
-The first error ends the run: nothing else starts.
+Ops that may wait are begun and go on by themselves; the machine runs what else is ready, and waits when nothing is.
+`send` leaves its token at the rendezvous of the step, a dead one too; `recv` waits for it there and passes it on, dead or
+alive; the key names the edge and the iteration. One machine runs one device's part of a graph.
+
+The first error ends the run: nothing else starts, what waits is cancelled, and the run ends when that is over.
 """
 
 from __future__ import annotations
 
+import queue
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 
-from dsl.errors import DslError, InternalError
+from dsl.errors import CancelledError, DeadlineError, DslError, InternalError
+from dsl.ir.environment import Cancel, Environment
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.interpret import apply_node
 from dsl.ir.types import BOOL
@@ -58,13 +65,18 @@ def run_tokens(
     parallel_iterations: int = 10,
     trace: Trace | None = None,
     order: random.Random | None = None,
+    environment: Environment | None = None,
+    cancelled: Callable[[], bool] | None = None,
 ) -> list[Any]:
-    """Run a graph and return its results; `order` picks which of the ready nodes runs next."""
+    """Run a graph and return its results; `order` picks which of the ready nodes runs next.
+
+    `cancelled` is asked now and then whether to give up.
+    """
     if len(args) != len(graph.params):
         raise InternalError(f"{graph.name} takes {len(graph.params)} arguments, got {len(args)}")
     if parallel_iterations < 1:
         raise DslError(f"parallel_iterations must be at least 1, got {parallel_iterations}")
-    machine = _Machine(_Plan(graph), parallel_iterations, trace, order)
+    machine = _Machine(_Plan(graph), parallel_iterations, trace, order, environment, cancelled)
     return machine.run([np.asarray(arg) for arg in args])
 
 
@@ -138,9 +150,12 @@ class _Frame:
 
 class _Machine:
     def __init__(
-        self, plan: _Plan, parallel: int, trace: Trace | None, order: random.Random | None
-    ) -> None:
+        self, plan: _Plan, parallel: int, trace: Trace | None, order: random.Random | None,
+        environment: Environment | None, cancelled: Callable[[], bool] | None,
+    ) -> None:  # fmt: skip
         self.plan, self.parallel, self.trace, self.order = plan, parallel, trace, order
+        self.environment = environment or Environment()
+        self.waiting = _Waiting(self.environment.timeout, cancelled)
         self.ready: list[tuple[Node, _Iteration]] = []
         self.wanted = set(plan.graph.results)
         self.fetched: dict[Value, Any] = {}
@@ -152,10 +167,27 @@ class _Machine:
         for node in self.plan.graph.nodes:
             if not node.inputs and not node.controls:
                 self._schedule(node, _Slots(node), self.root)
-        while self.ready:
-            self._step(*self._pick())
+        try:
+            self._go_on()
+        except BaseException:
+            self.waiting.drain()
+            raise
         self._check_finished(self.root)
         return [self._fetch(value) for value in self.plan.graph.results]
+
+    def _go_on(self) -> None:
+        while self.ready or self.waiting:
+            while self.ready:
+                self.waiting.check()
+                self._step(*self._pick())
+            if self.waiting:
+                self._arrived(*self.waiting.next())
+
+    def _arrived(self, node: Node, iteration: _Iteration, outputs: Sequence[Any]) -> None:
+        """Deliver what came of an op that waited."""
+        tokens = [token if token is DEAD else np.asarray(token) for token in outputs]
+        self._send(node, tokens, iteration, dead=any(token is DEAD for token in tokens))
+        self._finish(iteration)
 
     def _pick(self) -> tuple[Node, _Iteration]:
         if self.order is not None:
@@ -170,8 +202,14 @@ class _Machine:
         if self.trace is not None:
             self.trace(node, _tag(iteration), is_dead)
         rule = _RULES.get(node.op.name, _Machine._ordinary)
-        rule(self, node, [DEAD] * len(slots.tokens) if is_dead else slots.tokens, iteration)
+        goes_on = rule(
+            self, node, [DEAD] * len(slots.tokens) if is_dead else slots.tokens, iteration
+        )
         slots.tokens = []
+        if not goes_on:
+            self._finish(iteration)
+
+    def _finish(self, iteration: _Iteration) -> None:
         iteration.running -= 1
         self._settle(iteration)
 
@@ -231,11 +269,34 @@ class _Machine:
 
     # -- what each op does ---------------------------------------------------------------------------------------
 
-    def _ordinary(self, node: Node, tokens: list[Any], iteration: _Iteration) -> None:
+    def _ordinary(self, node: Node, tokens: list[Any], iteration: _Iteration) -> bool | None:
         if iteration.slots[node].dead:
             self._send(node, [DEAD] * len(node.outputs), iteration, dead=True)
+        elif node.op.begin is not None:
+            begin, environment = node.op.begin, self.environment
+            self.waiting.add(
+                node, iteration, lambda done: begin(environment, node.attrs, tokens, done)
+            )
+            return True
         else:
-            self._send(node, apply_node(node, tokens), iteration)
+            self._send(node, apply_node(node, tokens, self.environment), iteration)
+        return None
+
+    def _leave(self, node: Node, tokens: list[Any], iteration: _Iteration) -> None:
+        key = (node.attrs["key"], _tag(iteration))
+        dead = iteration.slots[node].dead
+        self._rendezvous(node).send(key, DEAD if dead else tokens[0])
+        self._send(node, [], iteration)
+
+    def _receive(self, node: Node, tokens: list[Any], iteration: _Iteration) -> bool:
+        key, rendezvous = (node.attrs["key"], _tag(iteration)), self._rendezvous(node)
+        self.waiting.add(node, iteration, lambda done: rendezvous.receive(key, done))
+        return True
+
+    def _rendezvous(self, node: Node) -> Any:
+        if self.environment.rendezvous is None:
+            self._fail("there is no rendezvous to other devices", node)
+        return self.environment.rendezvous
 
     def _switch(self, node: Node, tokens: list[Any], iteration: _Iteration) -> None:
         data, pred = tokens
@@ -347,13 +408,75 @@ class _Machine:
         raise DslError(f"{message}\n  {line}", location=node.loc)
 
 
+class _Waiting:
+    """What has begun and is not over. Falsy when there is nothing."""
+
+    def __init__(self, timeout: float | None, cancelled: Callable[[], bool] | None) -> None:
+        self.over: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
+        self.open: dict[int, tuple[Node, _Iteration, Cancel]] = {}
+        self.begun = 0
+        self.timeout, self.cancelled = timeout, cancelled
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+
+    def __bool__(self) -> bool:
+        return bool(self.open)
+
+    def add(self, node: Node, iteration: _Iteration, begin: Callable[..., Cancel]) -> None:
+        self.begun += 1
+        number = self.begun
+        self.open[number] = (node, iteration, lambda: None)
+        cancel = begin(lambda error, outputs: self.over.put((number, error, outputs)))
+        self.open[number] = (node, iteration, cancel)
+
+    def check(self) -> None:
+        """Raise if the step must not go on."""
+        if self.cancelled is not None and self.cancelled():
+            raise CancelledError("the step was cancelled")
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            names = ", ".join(sorted({node.op.name for node, _, _ in self.open.values()}))
+            waits = f"; it waits for {names}" if names else ""
+            raise DeadlineError(f"the step is not done after {self.timeout:g} s{waits}")
+
+    def next(self) -> tuple[Node, _Iteration, Sequence[Any]]:
+        """Wait for something to be over, and return it."""
+        while True:
+            try:
+                number, error, outputs = self.over.get(timeout=0.02)
+            except queue.Empty:
+                self.check()
+                continue
+            node, iteration, _ = self.open.pop(number)
+            if error is not None:
+                raise _with_place(error, node)
+            return node, iteration, outputs
+
+    def drain(self) -> None:
+        """Cancel everything, and wait until it is over."""
+        for _, _, cancel in list(self.open.values()):
+            cancel()
+        while self.open:
+            number, _, _ = self.over.get()
+            self.open.pop(number)
+
+
+def _with_place(error: BaseException, node: Node) -> BaseException:
+    if isinstance(error, DslError):
+        error.location = error.location or node.loc
+    elif node.loc is not None:
+        error.add_note(node.loc.excerpt())
+    return error
+
+
 def _tag(iteration: _Iteration | None) -> Tag:
     if iteration is None or iteration.frame.parent is None:
         return ()
     return (*_tag(iteration.frame.parent), (iteration.frame.name, iteration.number))
 
 
-_RULES: dict[str, Callable[[_Machine, Node, list[Any], _Iteration], None]] = {
+# A rule returns true if the node goes on by itself and is over later.
+_RULES: dict[str, Callable[[_Machine, Node, list[Any], _Iteration], bool | None]] = {
+    "send": _Machine._leave,
+    "recv": _Machine._receive,
     "switch": _Machine._switch,
     "merge": _Machine._pass,
     "loop_merge": _Machine._pass,

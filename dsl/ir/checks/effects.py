@@ -28,7 +28,7 @@ def ordered(facts: Facts) -> Iterator[Finding]:
         return
     chains: dict[str, list[Node]] = {}
     for node in facts.nodes:
-        for resource in resources_of(node.op, node.regions):
+        for resource in resources_of(node.op, node.regions, node.attrs):
             chains.setdefault(resource, []).append(node)
     for resource, chain in chains.items():
         if len(chain) > 1:

@@ -14,7 +14,7 @@ from dsl.ir.checks.facts import Facts, Finding
 from dsl.ir.checks.matching import bind, symbols_in, types_text
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Literal, Node, Value
-from dsl.ir.registry import Op, Trait
+from dsl.ir.registry import PLACEMENT, Op, Trait
 from dsl.ir.types import DTYPES, I64, TensorType, ValueType, scalar
 
 # -- edges -----------------------------------------------------------------------------------------------------
@@ -125,6 +125,8 @@ def _attribute_faults(node: Node) -> Iterator[str]:
         yield f"{node.op.name} needs the attribute {name}"
     known = _attributes(node.op)
     for name, attr in node.attrs.items():
+        if name in PLACEMENT:
+            continue
         if known is not None and name not in known:
             yield f"{node.op.name} has no attribute {name}"
         elif not _is_kind(attr, _kinds(node.op, name)):

@@ -12,6 +12,20 @@ derive("dim_size", constant("a size"))
 derive("print", constant("no outputs"))
 derive("assert", constant("no outputs"))
 for _name in (
+    "read_variable",
+    "dequeue",
+    "dequeue_many",
+    "dequeue_up_to",
+    "queue_size",
+    "recv",
+    "restore",
+):
+    derive(_name, constant("no inputs that are numbers"))
+for _name in ("enqueue", "enqueue_many", "close_queue", "send", "save"):
+    derive(_name, constant("no outputs"))
+for _name in ("update_variable", "scatter_variable"):
+    derive(_name, constant("what a variable holds is not a function of what is written"))
+for _name in (
     "cond",
     "while",
     "scan",

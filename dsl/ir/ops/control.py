@@ -5,7 +5,8 @@ second region, which returns the next carried values, as long as its first retur
 `scan(trips, *carried, *invariants)` is the counted loop: its region takes the trip number, from 0, before the others.
 The attribute `carried` counts the carried values. A loop that makes no trip returns its inputs. What autodiff makes of
 loops keeps values of every trip: the bodies of `recording_while` and `recording_scan` return, after the carried values,
-others that come out stacked along a new first axis. `checkpoint` runs its region. `custom_vjp` and `custom_jvp` run their
+others that come out stacked along a new first axis or, if the result's type has no axis more, joined along their first,
+the size of which may then change from trip to trip. `checkpoint` runs its region. `custom_vjp` and `custom_jvp` run their
 first; the others are the user's derivative. With `n` the attribute `operands`, the number of operands that are arguments,
 the second region of `custom_vjp` takes all operands and returns results and residuals; its third takes the operands after
 the first n, the residuals and the cotangents of the results, and returns the cotangents of the first n, which `given`
@@ -82,10 +83,10 @@ op("scan", "trips, *carried, *invariants -> *carried", doc="Run the region `trip
    type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
 
 op("recording_while", "*carried, *invariants -> *carried, *stacks",
-   doc="A `while` whose body returns more values; they are stacked over the trips.",
+   doc="A `while` whose body returns more values; they are stacked over the trips, or joined.",
    type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
 op("recording_scan", "trips, *carried, *invariants -> *carried, *stacks",
-   doc="A `scan` whose body returns more values; they are stacked over the trips.",
+   doc="A `scan` whose body returns more values; they are stacked over the trips, or joined.",
    type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip
 op("checkpoint", "*operands -> *results", doc="Run the region; derivatives compute it again instead of keeping its values.",
    type=_given, numpy=_structural, traits={PURE, CONTROL})  # fmt: skip

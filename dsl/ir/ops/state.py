@@ -1,22 +1,30 @@
-"""Effects: printing and assertions.
+"""Effects: printing, assertions, variables, queues, files, tokens between devices.
 
 An effect happens in program order with the others on its resource, and exactly as often as the program comes by.
 Values are formatted by Python's `str.format`, arrays as NumPy prints them and rank-0 values as NumPy scalars.
+
+Variables and queues are named by an attribute; the `Environment` of a step says which they are. Reading a variable gives
+its contents at that moment, whatever is written later. `update_variable` and `scatter_variable` are atomic; their output
+is the value afterwards. Ops on a queue wait without holding a thread. `send` and `recv` are made by partitioning: a token,
+dead or alive, goes from the one to the other with the same key, in the same iteration of the same frames.
 """
 
 from __future__ import annotations
 
 import builtins
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from dsl.errors import TypeRuleError
+from dsl.errors import InternalError, TypeRuleError
+from dsl.ir.environment import Cancel, Done, Environment
 from dsl.ir.ops.rules import ANY, BOOLS, Attrs, Inputs, operands, refuse, require_rank
 from dsl.ir.registry import Trait, op
+from dsl.ir.types import I64, TensorType, scalar
 
-EFFECT, CHECKED = Trait.EFFECT, Trait.CHECKED
+EFFECT, CHECKED, BLOCKING = Trait.EFFECT, Trait.CHECKED, Trait.BLOCKING
 
 
 def _check_values(name: str, values: Inputs) -> None:
@@ -98,3 +106,145 @@ op("print", "*values ->", doc="Write `template` formatted with the values, and `
    type=_print_type, numpy=_print, traits={EFFECT}, resource="print")  # fmt: skip
 op("assert", "pred, *values ->", doc="Raise the built-in `error` with `message` unless pred is true.",
    type=_assert_type, numpy=_assert, traits={EFFECT, CHECKED}, resource="assert")  # fmt: skip
+
+
+# -- variables -----------------------------------------------------------------------------------------------------
+
+
+def _given(inputs: Inputs, attrs: Attrs) -> Any:
+    raise InternalError("the type of this op is given, not derived")
+
+
+def _outside(*values: Any, variable: str = "", how: str = "set") -> Any:
+    raise InternalError("this op acts on its environment")
+
+
+def _of_queue(*values: Any, queue: str, cancel: bool = False) -> Any:
+    raise InternalError("this op acts on its environment")
+
+
+def _of_key(*values: Any, key: str) -> Any:
+    raise InternalError("this op acts on its environment")
+
+
+def _of_file(*values: Any, path: str, names: tuple[str, ...]) -> Any:
+    raise InternalError("this op acts on its environment")
+
+
+_HOW = ("set", "add", "subtract")
+
+
+def _check_how(name: str, attrs: Attrs) -> None:
+    if attrs["how"] not in _HOW:
+        refuse(name, "how", " or ".join(_HOW), repr(attrs["how"]))
+
+
+def _update_type(inputs: Inputs, attrs: Attrs) -> TensorType:
+    _check_how("update_variable", attrs)
+    (value,) = operands("update_variable", inputs, value=ANY)
+    return value
+
+
+def _read(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return (environment.find(attrs["variable"]).snapshot(),)
+
+
+def _update(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return (environment.find(attrs["variable"]).update(attrs["how"], inputs[0]),)
+
+
+def _scatter(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return (environment.find(attrs["variable"]).scatter(attrs["how"], *inputs),)
+
+
+op("read_variable", "-> x", doc="The contents of a variable.", type=_given, numpy=_outside, traits={EFFECT},
+   resource="variable {variable}", act=_read)  # fmt: skip
+op("update_variable", "x -> y", doc="Set, add to or subtract from a variable; the result is its value afterwards.",
+   type=_update_type, numpy=_outside, traits={EFFECT}, resource="variable {variable}", act=_update)  # fmt: skip
+op("scatter_variable", "indices, updates -> y", doc="Set, add to or subtract from rows of a variable, one index after the other.",
+   type=_given, numpy=_outside, traits={EFFECT, CHECKED}, resource="variable {variable}", act=_scatter)  # fmt: skip
+
+
+# -- queues --------------------------------------------------------------------------------------------------------
+
+
+def _on_queue(verb: str) -> Callable[..., Cancel]:
+    def begin(environment: Environment, attrs: Attrs, inputs: Sequence[Any], done: Done) -> Cancel:
+        cancelling = attrs.get("cancel")
+        return environment.find(attrs["queue"]).begin(  # type: ignore[no-any-return]
+            "cancel_and_close" if cancelling else verb, inputs, done
+        )
+
+    return begin
+
+
+def _size(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return (np.int64(environment.find(attrs["queue"]).size()),)
+
+
+def _queue_op(name: str, signature: str, doc: str, verb: str, type: Any = _given) -> None:
+    op(name, signature, doc=doc, type=type, numpy=_of_queue, traits={EFFECT, BLOCKING, CHECKED},
+       resource="queue {queue}", begin=_on_queue(verb))  # fmt: skip
+
+
+_queue_op(
+    "enqueue",
+    "*components ->",
+    "Put an element into a queue, waiting for room.",
+    "enqueue",
+    lambda i, a: (),
+)
+_queue_op(
+    "enqueue_many",
+    "*components ->",
+    "Put the rows of a batch into a queue.",
+    "enqueue_many",
+    lambda i, a: (),
+)
+_queue_op(
+    "dequeue", "-> *components", "Take an element out of a queue, waiting for one.", "dequeue"
+)
+_queue_op("dequeue_many", "n -> *components", "Take `n` elements out as one batch.", "dequeue_many")
+_queue_op(
+    "dequeue_up_to",
+    "n -> *components",
+    "Take `n` elements out, or what a closed queue has left.",
+    "dequeue_up_to",
+)
+_queue_op("close_queue", "->", "Let nothing more into a queue.", "close", lambda i, a: ())
+op("queue_size", "-> n", doc="How many elements a queue has.", type=lambda i, a: scalar(I64), numpy=_of_queue,
+   traits={EFFECT}, resource="queue {queue}", act=_size)  # fmt: skip
+
+
+# -- devices -------------------------------------------------------------------------------------------------------
+
+
+def _by_executor(environment: Environment, attrs: Attrs, inputs: Sequence[Any], done: Done) -> Any:
+    raise InternalError("tokens between devices are the business of an executor")
+
+
+op("send", "x ->", doc="Give a token to the `recv` with the same key on another device.", type=lambda i, a: (),
+   numpy=_of_key, traits={EFFECT, BLOCKING}, resource="key {key}", begin=_by_executor)  # fmt: skip
+op("recv", "-> x", doc="The token of the `send` with the same key on another device.", type=_given,
+   numpy=_of_key, traits={EFFECT, BLOCKING}, resource="key {key}", begin=_by_executor)  # fmt: skip
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def _save(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> tuple[()]:
+    environment.service("checkpoints").save(
+        attrs["path"], dict(zip(attrs["names"], inputs, strict=True))
+    )
+    return ()
+
+
+def _restore(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    found = environment.service("checkpoints").restore(attrs["path"], attrs["names"])
+    return tuple(found[name] for name in attrs["names"])
+
+
+op("save", "*values ->", doc="Write values under names to a checkpoint file.", type=lambda i, a: (), numpy=_of_file,
+   traits={EFFECT, CHECKED}, resource="file {path}", act=_save)  # fmt: skip
+op("restore", "-> *values", doc="Read values by name from a checkpoint file.", type=_given, numpy=_of_file,
+   traits={EFFECT, CHECKED}, resource="file {path}", act=_restore)  # fmt: skip
