@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dsl.frontend.verbs import cond, fold, fori_loop, map, scan, switch, while_loop
     from dsl.partition import dynamic_partition, dynamic_stitch
     from dsl.pipelines import input_pipeline
-    from dsl.runtime.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
+    from dsl.session.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
     from dsl.tools import cache_stats, num_threads
     from dsl.transforms.batches import vmap
     from dsl.transforms.check import check_grads
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from dsl.transforms.jacobians import hessian, jacfwd, jacrev
     from dsl.transforms.rules import custom_jvp, custom_vjp
     from dsl.user_kernels import Kernel, kernel
+    from dsl.variables import Variable
 
 __version__ = "0.1.0"
 __all__ = [
     "CheckpointManager", "Compiled", "DslError", "FIFOQueue", "Kernel", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue",
-    "cache_stats", "check_grads", "checkpoint", "checkpoints", "cond", "config", "custom_jvp", "custom_vjp", "dynamic_partition",
+    "Variable", "cache_stats", "check_grads", "checkpoint", "checkpoints", "cond", "config", "custom_jvp", "custom_vjp", "dynamic_partition",
     "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "hessian", "input_pipeline", "ir", "jacfwd", "jacrev", "jit", "jvp",
     "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "random", "restore", "save", "scan", "stop_gradient", "summary",
     "switch", "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
@@ -42,6 +43,16 @@ __all__ = [
 
 _VERBS = ("cond", "fold", "fori_loop", "map", "scan", "switch", "while_loop")
 _QUEUES = ("FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue")
+_SESSION = (
+    "Graph",
+    "Operation",
+    "Session",
+    "colocate_with",
+    "control_dependencies",
+    "device",
+    "group",
+    "placeholder",
+)
 _LAZY = {
     "Compiled": "dsl.compile", "Kernel": "dsl.user_kernels", "jit": "dsl.compile", "kernel": "dsl.user_kernels",
     "cache_stats": "dsl.tools", "num_threads": "dsl.tools", "unroll": "dsl.frontend.loops",
@@ -51,9 +62,11 @@ _LAZY = {
     **dict.fromkeys(("custom_jvp", "custom_vjp"), "dsl.transforms.rules"),
     **dict.fromkeys(("dynamic_partition", "dynamic_stitch"), "dsl.partition"),
     **dict.fromkeys(("CheckpointManager", "restore", "save"), "dsl.checkpoints"),
-    **dict.fromkeys(_QUEUES, "dsl.runtime.queues"),
+    **dict.fromkeys(_QUEUES, "dsl.session.queues"),
     "input_pipeline": "dsl.pipelines",
-    "check_grads": "dsl.transforms.check", "checkpoint": "dsl.transforms.checkpoints", "vmap": "dsl.transforms.batches",
+    "Variable": "dsl.variables",
+    **dict.fromkeys(_SESSION, "dsl.session"),
+    "gradients": "dsl.transforms.scoped", "check_grads": "dsl.transforms.check", "checkpoint": "dsl.transforms.checkpoints", "vmap": "dsl.transforms.batches",
 }  # fmt: skip
 _MODULES = ("checkpoints", "fft", "ir", "linalg", "nn", "numpy", "optim", "random", "summary")
 

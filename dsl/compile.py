@@ -31,7 +31,8 @@ from dsl.frontend.signature import Arguments, Leaf, Signature
 from dsl.frontend.sizes import Family, Pattern, what_changed
 from dsl.frontend.tracing import TracedFunction, trace_call
 from dsl.ir.build import resources_of
-from dsl.ir.graph import Graph
+from dsl.ir.environment import Environment
+from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import interpret
 from dsl.ir.nans import find_nan, has_nan
 from dsl.ir.verify import verify
@@ -44,6 +45,7 @@ from dsl.passes.dce import dce
 from dsl.passes.fold import fold
 from dsl.passes.licm import licm
 from dsl.passes.simplify import simplify
+from dsl.runtime.claims import Claim
 
 __all__ = ["STAGES", "CacheInfo", "Compiled", "Lowered", "jit", "optimize"]
 
@@ -313,6 +315,10 @@ class Compiled(Generic[P, R]):
         start = time.perf_counter()
         traced = trace_call(self._fn, arguments, name, pattern)
         times = {"trace": time.perf_counter() - start}
+        if traced.variables:
+            traced.claim = Claim(
+                [v for v, _ in traced.variables], [v for v, on in traced.variables if on]
+            )
         for item in traced.captures:
             log(
                 "capture",
@@ -333,7 +339,9 @@ class Compiled(Generic[P, R]):
         self, traced: TracedFunction, graph: Graph, arguments: Arguments, pattern: Pattern | None,
         times: dict[str, float],
     ) -> Callable[[list[Any]], list[Any]]:  # fmt: skip
-        """Return what runs the graph: machine code, or the interpreter if that is asked for."""
+        """Return what runs the graph: machine code, tokens if it waits or names devices, or the interpreter if that is asked for."""
+        if any(map(_needs_tokens, graph.walk())):
+            return _by_tokens(traced, graph)
         if config.backend == "interpreter":
             return functools.partial(interpret, graph)
         exact = pattern is None or pattern.strides
@@ -482,6 +490,38 @@ def _run(entry: Lowered, arguments: Arguments) -> Any:
         if config.traceback_filtering == "on":
             raise _filtered(error) from error.__cause__
         raise
+
+
+def _needs_tokens(node: Node) -> bool:
+    acts = node.op.act is not None or node.op.begin is not None
+    return acts or "device" in node.attrs
+
+
+def _by_tokens(traced: TracedFunction, graph: Graph) -> Callable[[list[Any]], list[Any]]:
+    """Return what runs a function token by token. It reads variables as they are when it starts."""
+    for variable, written in traced.variables:
+        if written:
+            raise UnsupportedError(
+                f"the function writes {variable!r} and also waits for a queue or names devices: others would have to wait for it",
+                remedy="do the two in functions of their own, or use a `dsl.Graph` and a `dsl.Session`",
+            )
+    from dsl.executor.placed import make_runner
+    from dsl.runtime.devices import cpus
+
+    traced.claim = None
+    run, environment = make_runner(graph, cpus()), Environment(traced.resources)
+    first = len(traced.inputs)
+    held = {id(variable) for variable, _ in traced.variables}
+    copied = [first + k for k, c in enumerate(traced.captures) if id(c.holder) in held]
+    sources = [traced.captures[k - first].holder for k in copied]
+
+    def execute(arrays: list[Any]) -> list[Any]:
+        given = list(arrays)
+        for k, variable in zip(copied, sources):
+            given[k] = variable.snapshot()
+        return run(given, environment)
+
+    return execute
 
 
 def _repeatable(graph: Graph) -> bool:

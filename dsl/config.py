@@ -44,6 +44,7 @@ TOPICS: dict[str, str] = {
     "unroll": "loops that were unrolled, and why",
     "cache": "compiled code that was found on disk, stored, refused or removed",
     "checkpoints": "checkpoints that were saved, passed over or removed",
+    "placement": "devices that nodes asked for and did not get, and why",
 }
 """What `logs` can show. `dsl.logs` writes the lines; the names stand here because they are the option's values."""
 
@@ -127,6 +128,10 @@ def _parse_threads(value: object) -> int | None:
     return None if value is None or value == "" else _whole_number(value, least=1)
 
 
+def _parse_count(value: object) -> int:
+    return _whole_number(value, least=1)
+
+
 def _parse_verify(value: object) -> Verify:
     return cast(Verify, _one_of(get_args(Verify), value))
 
@@ -151,6 +156,7 @@ CACHE_DIR = Kind("a path, or 'off'", _parse_cache_dir)
 SIZE = Kind("a size: a whole number of bytes, or one followed by K, M, G or T", _parse_size)
 LIMIT = Kind("a whole number, 0 or more", _parse_limit)
 THREADS = Kind("a whole number, 1 or more", _parse_threads)
+COUNT = Kind("a whole number, 1 or more", _parse_count)
 TOPIC_LIST = Kind("topics separated by commas (DSL_LOGS=help lists them)", _parse_topics)
 VERIFY = Kind("'off', 'results' or 'each'", _parse_verify)
 BACKEND = Kind("'native' or 'interpreter'", _parse_backend)
@@ -236,6 +242,11 @@ class Config:
         THREADS,
         None,
         "Threads of compiled code; by default OMP_NUM_THREADS, then the CPUs the process may use.",
+    )
+    cpu_devices = Option(
+        COUNT,
+        1,
+        "CPU devices of a process, cpu:0 and on; parts of a graph on different ones run at the same time.",
     )
     cache_dir = Option(
         CACHE_DIR,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 __all__ = [
     "AbortedError", "AliasError", "BranchError", "CancelledError", "CheckpointError", "ConfigError", "ConversionError",
-    "CorruptCheckpointError", "DeadlineError", "DslError", "GradientError", "IndexTypeError", "InternalError", "LeakError", "LoopTypeError",
+    "CorruptCheckpointError", "DeadlineError", "DeviceError", "DslError", "GradientError", "IndexTypeError", "InternalError", "LeakError", "LoopTypeError",
     "MissingAttributeError", "MissingCheckpointError", "NanError", "NonConcreteError", "OutOfRangeError", "ParseError", "ShapeError",
     "SourceError", "StaticArgumentError", "TypeRuleError", "UndefinedError", "UnsupportedError", "VerifyError",
 ]  # fmt: skip
@@ -135,6 +135,10 @@ class MissingCheckpointError(CheckpointError, FileNotFoundError):
         return DslError.__str__(self)
 
 
+class FeedError(DslError, ValueError):
+    """A step's feeds or fetches are not right: missing, unknown, of another shape or dtype."""
+
+
 class OutOfRangeError(DslError, IndexError):
     """A queue is closed and has fewer elements than were asked for."""
 
@@ -156,6 +160,10 @@ class DeadlineError(DslError, TimeoutError):
 
     def __str__(self) -> str:
         return DslError.__str__(self)
+
+
+class DeviceError(DslError, ValueError):
+    """A device that is not there, cannot run an op, or is not the one that another node asks for."""
 
 
 class ParseError(DslError, ValueError):

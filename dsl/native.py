@@ -173,13 +173,17 @@ class Direct:
 
 def _looking(traced: TracedFunction, made: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of the leaves that adds what the function took from outside."""
-    captures, guards = traced.captures, traced.guards
+    captures, guards, claim = traced.captures, traced.guards, traced.claim
 
     def call(*leaves: Any) -> Any:
         for holder, key, expected, contents in guards:
             if look_up(holder, key) is not expected or contents is not None:
                 return NotImplemented
-        return made(*leaves, *[look_up(c.holder, c.key) for c in captures])
+        outside = [look_up(c.holder, c.key) for c in captures]
+        if claim is None:
+            return made(*leaves, *outside)
+        with claim:
+            return made(*leaves, *outside)
 
     return call
 
@@ -226,13 +230,18 @@ def _guarded(
     traced: TracedFunction, made: Callable[..., Any], declined: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Look at what the function took from outside before each call."""
-    captures, guards = traced.captures, traced.guards
+    captures, guards, claim = traced.captures, traced.guards, traced.claim
 
     def call(*args: Any, **kwargs: Any) -> Any:
         for holder, key, expected, contents in guards:
             if look_up(holder, key) is not expected or contents is not None:
                 return declined(*args, **kwargs)
-        found = made(*args, *[look_up(c.holder, c.key) for c in captures], **kwargs)
+        outside = [look_up(c.holder, c.key) for c in captures]
+        if claim is None:
+            found = made(*args, *outside, **kwargs)
+        else:
+            with claim:
+                found = made(*args, *outside, **kwargs)
         return declined(*args, **kwargs) if found is NotImplemented else found
 
     return call

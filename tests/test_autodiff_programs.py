@@ -19,7 +19,6 @@ from test_programs import REFUSED, arguments, rows
 
 import dsl
 import dsl.codegen.cpu.native
-from dsl.errors import UnsupportedError
 from dsl.frontend.leaves import info_of
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional
@@ -72,16 +71,6 @@ UNDEFINED = {
     "python_styles-fit-1": STATE,
 }
 
-# Gradients that are refused today.
-REFUSED_GRADIENTS = dict.fromkeys(
-    (
-        "finance-binomial_tree-1",
-        "finance-binomial_tree-2",
-        "npbench-mandelbrot2-1",
-        "numerics-binomial_tree-1",
-    ),
-    "the gradient needs an array whose size changes from trip to trip of a loop",
-)
 
 # Equal numbers, where minima and orders have kinks: the arguments are moved a little.
 TIED = {
@@ -253,20 +242,12 @@ def along(slopes: Any, direction: Any) -> tuple[float, float]:
     return sum(float(np.sum(p)) for p in products), sum(float(np.sum(np.abs(p))) for p in products)
 
 
-def expected_failure(key: str) -> list[Any]:
-    if key not in REFUSED_GRADIENTS:
-        return []
-    return [pytest.mark.xfail(reason=REFUSED_GRADIENTS[key], raises=UnsupportedError, strict=True)]
-
-
 def programs() -> list[Any]:
     found = []
     for row in rows():
         function, make = row.values
         if any(map(is_float, flatten(arguments(function, make))[0])):
-            found.append(
-                pytest.param(function, make, row.id, id=row.id, marks=expected_failure(row.id))
-            )
+            found.append(pytest.param(function, make, row.id, id=row.id))
     return found
 
 

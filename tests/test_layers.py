@@ -1,4 +1,4 @@
-"""Imports point one way: errors, config, logs <- ir <- the middle <- native, lowered <- compile <- public API.
+"""Imports point one way: errors, config, logs <- ir <- the middle <- native, lowered, executor <- compile <- public API.
 
 The imports of every module below `dsl/` are read with `ast`, those inside functions and under TYPE_CHECKING
 included. Each breach is reported with its file, its line and the rule.
@@ -21,14 +21,14 @@ LAYERS = (
     dict.fromkeys(BASE, 0)
     | {"ir": 1}
     | dict.fromkeys(MIDDLE, 2)
-    | {"native": 3, "lowered": 3, "compile": 4}
+    | {"native": 3, "lowered": 3, "executor": 3, "compile": 4}
 )
 PUBLIC = 5
 LAYER_NAMES = [
     "errors, config, logs",
     "ir",
     "{" + ", ".join(sorted(MIDDLE)) + "}",
-    "native, lowered",
+    "native, lowered, executor",
     "compile",
 ]
 ORDER = " <- ".join([*LAYER_NAMES, "public API"])

@@ -28,6 +28,7 @@ from test_op_sweep import (
 from dsl.codegen import library
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.cpu import jit, pool, runtime
+from dsl.codegen.library.special import SPECIAL, special
 from dsl.codegen.llvm import Function, Module, Operand, Value
 from dsl.ir.dims import DimLike, Symbol
 from dsl.ir.graph import Node
@@ -493,7 +494,7 @@ def test_longer_transforms(name: str) -> None:
 # -- special functions ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(library.SPECIAL))
+@pytest.mark.parametrize("name", sorted(SPECIAL))
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "bfloat16"])
 def test_special_functions(name: str, dtype: str) -> None:
     kind = BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
@@ -501,7 +502,7 @@ def test_special_functions(name: str, dtype: str) -> None:
     f = module.function("entry", "void", [("ptr", "x"), ("ptr", "y")])
     found = load_scalar(f, kind, f.params[0])
     assert isinstance(found, Value)
-    store_scalar(f, kind, library.special(f, name, kind, found), f.params[1])
+    store_scalar(f, kind, special(f, name, kind, found), f.params[1])
     f.ret()
     stage()
     library.provide(module.text())

@@ -1,8 +1,9 @@
 """Reverse mode through branches and loops.
 
 The forward half of a branch or loop returns, besides its results, the values that its backward half asks for. Those of a
-loop are stacked over its trips by `recording_scan` and `recording_while`. The backward half of a loop is a `scan` over as
-many trips, from the last to the first; cotangents of what all trips share are added up as they come.
+loop are stacked over its trips by `recording_scan` and `recording_while`; arrays whose size changes from trip to trip are
+flattened and joined, and their sizes stacked. The backward half of a loop is a `scan` over as many trips, from the last to
+the first; cotangents of what all trips share are added up as they come.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsl.autodiff.cotangents import combine
-from dsl.autodiff.flow import LOOPS, loop_activity, loop_liveness
-from dsl.autodiff.region import Region, bind_trips, inline, is_known
+from dsl.autodiff.flow import LOOPS, is_joined, loop_activity, loop_liveness
+from dsl.autodiff.region import Region, bind_trips, inline, is_known, rows_of
 from dsl.autodiff.reverse import Backward, Reverse, Step
-from dsl.errors import UnsupportedError
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.derivative import Cotangent, Part, total
 from dsl.ir.dims import DimLike, Symbol
 from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.types import I64, TensorType, scalar
+from dsl.ir.types import I64, TensorType, scalar, size_of
 
 __all__ = ["step_of"]
 
@@ -30,7 +30,7 @@ def step_of(whole: Reverse, node: Node) -> Step:
     if node.op.name == "cond":
         return _Branch(whole, node)
     if node.op.name in LOOPS:
-        if whole.segmented and node.op.name in ("while", "scan") and not _grows(node):
+        if whole.segmented and node.op.name in ("while", "scan"):
             from dsl.autodiff.segments import segmented
 
             return _Call(whole, node, segmented(node))
@@ -38,16 +38,6 @@ def step_of(whole: Reverse, node: Node) -> Step:
     from dsl.autodiff.calls import call_step
 
     return call_step(whole, node)
-
-
-def _grows(node: Node) -> bool:
-    """Tell whether a loop carries an array whose size changes from trip to trip."""
-    params = node.regions[-1].params[LOOPS[node.op.name] :]
-    return any(
-        value.shape != p.shape
-        for value, p in zip(node.outputs, params)
-        if isinstance(p.type, TensorType)
-    )
 
 
 class _Call:
@@ -213,7 +203,11 @@ def _or_zeros(a: Algebra, g: Value | None, type: TensorType) -> Value:
 
 
 class _Trips(Backward):
-    """The backward half of a loop's body. Values of one trip are read from stacks over all trips, of `size` rows."""
+    """The backward half of a loop's body. Values of one trip are read from stacks over all trips, of `size` rows.
+
+    Arrays whose size is the trip's own are parts of flat arrays that join those of all trips. `stacks` and `joints` map
+    forward values to the params they come in by, and `offsets` lengths of parts to the param that says where they begin.
+    """
 
     def __init__(
         self, forward: Region, free: Sequence[Value], number: Value, size: DimLike
@@ -224,6 +218,8 @@ class _Trips(Backward):
         self.trips = self.param(scalar(I64), "trips")
         self.at = Algebra(self).subtract(Algebra(self).subtract(self.trips, 1), self.trip)
         self.stacks: dict[Value, Value] = {}
+        self.joints: dict[Value, Value] = {}
+        self.offsets: dict[Value, Value] = {}
 
     def request(self, value: Value) -> Value:
         if value is self.number:
@@ -231,21 +227,35 @@ class _Trips(Backward):
             return at
         if self.is_free(value):
             return super().request(value)
-        if not is_known(self.forward.parent, value.type):
-            raise UnsupportedError(
-                f"the gradient needs an array whose size changes from trip to trip of a loop ({value.type})",
-                location=value.node.loc,
-                remedy="give the array its final size before the loop and write into it",
-            )
+        if is_known(self.forward.parent, value.type):
+            return self.row(self._stack(value), value.tensor)
+        return self._join(value)
+
+    def _stack(self, value: Value) -> Value:
         if value not in self.stacks:
             type = value.tensor.with_shape((self.size_of_stack, *value.shape))
             self.stacks[value] = self.param(type)
-        return self.row(self.stacks[value], value.tensor)
+        return self.stacks[value]
+
+    def _join(self, value: Value) -> Value:
+        flat = Algebra(self.forward).reshaped(value, (size_of(value.shape),))
+        if flat not in self.joints:
+            self.joints[flat] = self.param(flat.tensor.with_shape((Symbol("total"),)))
+        return Algebra(self).reshaped(self.part(self.joints[flat], flat), value.shape)
 
     def row(self, stack: Value, type: TensorType) -> Value:
         """Read the row of this trip."""
         a = Algebra(self)
         return a.reshaped(a.dynamic_slice(stack, self.at, axis=0, size=1, step=1), type.shape)
+
+    def part(self, joined: Value, value: Value) -> Value:
+        """Read what a forward value of this trip contributed to the joined ones, or a cotangent of that."""
+        length = self.forward.size(value.shape[0])
+        if length not in self.offsets:
+            type = self._stack(length).tensor
+            self.offsets[length] = self.param(type)
+        start = self.row(self.offsets[length], scalar(I64))
+        return Algebra(self).dynamic_slice(joined, start, axis=0, size=value.shape[0], step=1)  # type: ignore[no-any-return]
 
 
 class _Loop:
@@ -280,20 +290,18 @@ class _Loop:
         )  # fmt: skip
         self.counts = self.first == 0
         self.number = self.region.param(scalar(I64), "trip") if self.counts else self.params[0]
-        self.size: DimLike = self._rows() if self.counts else builder.as_dim(self.inputs[0])
+        self.size = self._rows(builder)
 
-    def _rows(self) -> DimLike:
-        """The rows of stacks over the trips of a `while`: what it records already has as many."""
-        return (
-            self.node.outputs[self.count].shape[0]
-            if len(self.node.outputs) > self.count
-            else Symbol("trips")
-        )
+    def _rows(self, builder: Builder) -> DimLike:
+        """The rows of stacks over the trips; those of a `while` are known if it records something already."""
+        found = rows_of(self.node) if self.counts else builder.as_dim(self.inputs[0])
+        # Of an array that is known to have no rows none can be read, not even in a loop without trips.
+        return Symbol("trips") if found is None or found == 0 else found
 
     def _forward(self) -> None:
         """Make the loop that also stacks what the backward half asks for."""
         builder, node, end = self.whole.builder, self.node, self.first + self.count
-        saved = list(self.back.stacks)
+        saved = {**self.back.stacks, **self.back.joints}
         results = [
             *self.body.outputs[: self.count],
             *self._more_carried(),
@@ -310,7 +318,7 @@ class _Loop:
             *([scalar(I64)] if self.counts else []),
             *node.types[self.count :],
         ]
-        types += [self.back.stacks[v].type for v in saved]
+        types += [param.type for param in saved.values()]
         made = builder.node(
             f"recording_{'while' if self.counts else 'scan'}",
             [*self.inputs[:end], *start, *self.inputs[end:], *captured],
@@ -320,10 +328,10 @@ class _Loop:
         outputs = list(made.outputs)
         self.total = outputs.pop(self.count) if self.counts else self.inputs[0]
         bind_trips(builder, made)
-        if node.op.name == "recording_while" and len(node.outputs) > self.count:
+        if node.op.name == "recording_while" and rows_of(node) is not None:
             builder.bind(self.size, outputs[self.count - 1])  # type: ignore[arg-type]
         self.outputs = outputs[: len(node.outputs)]
-        self.stacks = dict(zip(saved, outputs[len(node.outputs) :], strict=True))
+        self.saved = dict(zip(saved, outputs[len(node.outputs) :], strict=True))
 
     def _more_carried(self) -> list[Value]:
         return [Algebra(self.region).add(self.number, 1)] if self.counts else []
@@ -353,7 +361,7 @@ class _Loop:
         for k, seed in zip(self.carried, self.seeds):
             gs[k] = _fitting(a, seed, graph.results[k].tensor)
         for k, stream in zip(self.recorded, self.streams):
-            gs[k] = back.row(stream, graph.results[k].tensor)
+            gs[k] = self._streamed(stream, k)
         found = self.body.pull(back, gs, self.sums)
         self.results = [
             combine(a, found[self.first + k], in_place=True)
@@ -373,17 +381,21 @@ class _Loop:
         return type.with_shape(dims)
 
     def _stream(self, k: int) -> TensorType:
+        """The type of the cotangent of what the loop records already."""
         type = self.node.outputs[k].tensor
-        return type.with_shape((self.size, *type.shape[1:]))
+        return type if is_joined(self.node, k) else type.with_shape((self.size, *type.shape[1:]))
+
+    def _streamed(self, stream: Value, k: int) -> Value:
+        """Read the cotangent of what this trip recorded."""
+        type = self.node.regions[-1].results[k].tensor
+        if not is_joined(self.node, k):
+            return self.back.row(stream, type)
+        return _fitting(Algebra(self.back), self.back.part(stream, self.body.outputs[k]), type)
 
     def pull(
         self, a: Algebra, gs: list[Value | None], sums: list[Value | None]
     ) -> list[Value | None]:
-        node, back = self.node, self.back
-        outer = dict(zip(self.params, self.inputs, strict=True))
-        outer.update({inner: value for value, inner in self.region.captured.items()})
-        given = {param: outer[v] for v, param in back.requests.items()}
-        given |= {back.stacks[v]: self.stacks[v] for v in self.stacks}
+        node, back, given = self.node, self.back, self._given(a)
         starts = [_or_zeros(a, gs[k], node.outputs[k].tensor) for k in self.carried]
         starts += [_or_zeros(a, sums[k], self.inputs[k].tensor) for k in self.shared]
         streams = [_or_zeros(a, gs[k], node.outputs[k].tensor) for k in self.recorded]
@@ -405,6 +417,19 @@ class _Loop:
         for k, value in zip(self.shared, made.outputs[len(self.carried) :]):
             found[k] = value
         return found
+
+    def _given(self, a: Algebra) -> dict[Value, Value]:
+        """Map the params by which forward values come into the backward half to where these are now."""
+        back, outer = self.back, dict(zip(self.params, self.inputs, strict=True))
+        outer.update({inner: value for value, inner in self.region.captured.items()})
+        given = {param: outer[v] for v, param in back.requests.items()}
+        given |= {param: self.saved[v] for v, param in (*back.stacks.items(), *back.joints.items())}
+        return given | {param: self._offsets(a, v) for v, param in back.offsets.items()}
+
+    def _offsets(self, a: Algebra, length: Value) -> Value:
+        """Return where the parts of each trip begin, which have the lengths that are stacked."""
+        lengths = self.saved[length]
+        return a.subtract(a.cumsum(lengths, axis=0), lengths)  # type: ignore[no-any-return]
 
     def _types(self) -> list[Any]:
         carried = [self._loose(self.params[self.first + k].tensor) for k in self.carried]

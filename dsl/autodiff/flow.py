@@ -18,6 +18,7 @@ __all__ = [
     "Flow",
     "active_results",
     "carries",
+    "is_joined",
     "live_params",
     "loop_activity",
     "loop_liveness",
@@ -112,6 +113,12 @@ CUSTOM = ("custom_vjp", "custom_jvp")
 
 LOOPS = {"while": 0, "scan": 1, "recording_while": 0, "recording_scan": 1}
 """How many inputs are in front of the carried ones."""
+
+
+def is_joined(node: Node, k: int) -> bool:
+    """Tell whether an output of a recording loop is the trips' values joined along their first axis, not stacked."""
+    own = node.regions[-1].results[k]
+    return k >= node.attrs["carried"] and len(node.outputs[k].shape) == len(own.shape)
 
 
 def loop_activity(node: Node, inputs: list[bool]) -> tuple[list[bool], list[bool]]:

@@ -6,14 +6,18 @@ will be: it runs in rounds, each in a buffer twice as long as the one before, in
     %0:2 = recording_scan(%n, %x) {carried=1}            %0 = full(0.0) {shape=(n,)}
       @body(%i, %x) { sin(%x); return %0, %x }    ->     %1:2 = scan(%n, %x, %0) {carried=2}
                                                            @body(%i, %x, %b) { sin(%x); update_dynamic_slice(%b, %x, %i) … }
+
+Values that are joined, since their sizes change from trip to trip, go one behind the other into a buffer that either loop
+carries with the number of rows in use; a trip that needs more room first doubles it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from dsl.autodiff.flow import CUSTOM
-from dsl.autodiff.region import Region, inline
+from dsl.autodiff.flow import CUSTOM, LOOPS, is_joined
+from dsl.autodiff.region import Region, inline, types_after
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike, Symbol, dim_max, symbols_of
@@ -39,40 +43,160 @@ def _rewrite(builder: Rewriter, node: Node) -> Sequence[Value | None] | None:
         return results
     if node.op.name == "stop_gradient":
         return node.inputs
-    if node.op.name == "recording_scan":
-        return _scan(builder, node)
-    return _while(builder, node) if node.op.name == "recording_while" else None
+    if node.op.name in ("recording_scan", "recording_while"):
+        return _recorded(builder, node)
+    return None
 
 
-def _is_read(builder: Rewriter, count: int) -> list[bool]:
-    """Tell which stacks of the node at hand something reads."""
-    graph, node = builder.graph, builder.origin
-    return [value in graph.results or value in builder.read for value in node.outputs[count:]]
+@dataclass
+class _Loop:
+    """A recorded loop on its way. Of what it records, `stacks` has the types; what is joined is carried."""
+
+    old: Node
+    first: int  # the inputs in front of the carried ones
+    inputs: list[Value]
+    count: int  # the carried values
+    regions: list[Graph]
+    types: list[ValueType]
+    stacks: list[TensorType]
+
+    @property
+    def carried(self) -> list[Value]:
+        return self.inputs[self.first : self.first + self.count]
+
+    @property
+    def shared(self) -> list[Value]:
+        return self.inputs[self.first + self.count :]
+
+    def made(self, builder: Rewriter, op: str, inputs: Sequence[Value], regions: Sequence[Graph],
+             types: Sequence[ValueType]) -> tuple[Value, ...]:  # fmt: skip
+        """Put a loop that carries values of these types in place of the old one."""
+        attrs = {"carried": len(types)}
+        made = Node(
+            get_op(op), tuple(inputs), attrs, tuple(types), tuple(regions), self.old.controls,
+            loc=self.old.loc,
+        )  # fmt: skip
+        builder.stand_in(self.old, [made])
+        return builder.adopt(made).outputs
 
 
-def _made(builder: Rewriter, old: Node, op: str, inputs: Sequence[Value], carried: int,
-          regions: Sequence[Graph], types: Sequence[ValueType]) -> Node:  # fmt: skip
-    made = Node(
-        get_op(op), tuple(inputs), {"carried": carried}, tuple(types), tuple(regions),
-        old.controls, loc=old.loc,
+def _recorded(builder: Rewriter, node: Node) -> list[Value | None]:
+    """Spell out a recorded loop; of what it records, what something reads."""
+    graph, count = builder.graph, node.attrs["carried"]
+    read = {
+        k for k, value in enumerate(builder.origin.outputs)
+        if k >= count and (value in graph.results or value in builder.read)
+    }  # fmt: skip
+    joined = [k for k in sorted(read) if is_joined(node, k)]
+    stacked = [k for k in sorted(read) if not is_joined(node, k)]
+    loop = _joining(builder, node, joined, stacked)
+    found = (_scan if loop.first else _while)(builder, loop)
+    outputs = dict(enumerate(found[:count])) | dict(zip(stacked, found[loop.count :], strict=True))
+    for k, used, buffer in zip(joined, found[count::2], found[count + 1 :: 2]):
+        type = node.outputs[k].tensor
+        _bind_leading(builder, [type], used)
+        outputs[k] = _first(Algebra(builder), buffer, type)
+    return [outputs.get(k) for k in range(len(node.outputs))]
+
+
+# -- values that are joined ---------------------------------------------------------------------------------------
+
+
+def _joining(
+    builder: Rewriter, node: Node, joined: Sequence[int], stacked: Sequence[int]
+) -> _Loop:
+    """Return a recorded loop as one that carries, for each value that is joined, the rows in use and a buffer."""
+    count, first, a = node.attrs["carried"], LOOPS[node.op.name], Algebra(builder)
+    end, body = first + count, node.regions[-1]
+    results = [*body.results[:count], *(body.results[k] for k in stacked)]
+    short = Graph(body.name, body.params, tuple(results), body.effects)
+    stacks = [node.outputs[k].tensor for k in stacked]
+    loop = _Loop(
+        node, first, list(node.inputs), count, [*node.regions[:-1], short],
+        list(node.types[:count]), stacks,
     )  # fmt: skip
-    builder.stand_in(old, [made])
-    return builder.adopt(made)
+    if not joined:
+        return loop
+    types = [node.outputs[k].tensor for k in joined]
+    empty = [v for t in types for v in (builder.constant(0, I64), a.zeros(_rows(t, 0)))]
+    loop.inputs = [*node.inputs[:end], *empty, *node.inputs[end:]]
+    loop.regions = [_passing(test, types, count) for test in node.regions[:-1]]
+    loop.regions.append(_appending(node, joined, stacked, first))
+    loop.types += [t for type in types for t in (scalar(I64), _rows(type, Symbol("rows")))]
+    loop.count += len(empty)
+    return loop
 
 
-def _scan(builder: Rewriter, node: Node) -> list[Value | None]:
-    count, a = node.attrs["carried"], Algebra(builder)
-    read = _is_read(builder, count)
-    stacks = [v.tensor for v, on in zip(node.outputs[count:], read) if on]
-    trips, carried, shared = node.inputs[0], node.inputs[1 : 1 + count], node.inputs[1 + count :]
-    _bind_leading(builder, stacks, trips)
-    buffers = [a.zeros(type) for type in stacks]
-    body = _writing(node.regions[0], count, read, stacks, 1)
-    made = _made(
-        builder, node, "scan", [trips, *carried, *buffers, *shared], count + len(stacks), [body],
-        [*node.types[:count], *stacks],
-    )  # fmt: skip
-    return _delivered(made.outputs[:count], made.outputs[count:], read)
+def _buffers(builder: Builder, types: Sequence[TensorType]) -> list[Value]:
+    """Add params for the rows in use and the buffer of each type."""
+    pairs = [(scalar(I64), _rows(type, Symbol("rows"))) for type in types]
+    return [builder.param(type) for pair in pairs for type in pair]
+
+
+def _passing(graph: Graph, types: Sequence[TensorType], count: int) -> Graph:
+    """Return a test of a loop that takes buffers too."""
+    test = Builder(graph.name)
+    own = [test.param(p.type, p.node.attrs["name"]) for p in graph.params]
+    more = _buffers(test, types)
+    done = test.finish(inline(test, graph, own))
+    return Graph(test.name, (*own[:count], *more, *own[count:]), done.results, done.effects)
+
+
+def _appending(node: Node, joined: Sequence[int], stacked: Sequence[int], first: int) -> Graph:
+    """Return the body of a loop with values to be joined written into buffers that it carries."""
+    graph, end = node.regions[-1], first + node.attrs["carried"]
+    body = Region(graph.name, Builder())
+    own = [body.param(p.type, p.node.attrs["name"]) for p in graph.params]
+    more = _buffers(body, [node.outputs[k].tensor for k in joined])
+    results = inline(body, graph, own)
+    carried = results[: end - first]
+    for k, used, buffer in zip(joined, more[::2], more[1::2], strict=True):
+        carried += _append(Algebra(body), used, buffer, results[k])
+    done = body.finish([*carried, *(results[k] for k in stacked)])
+    return Graph(body.name, (*own[:end], *more, *own[end:]), done.results, done.effects)
+
+
+def _append(a: Algebra, used: Value, buffer: Value, value: Value) -> list[Value]:
+    """Write a value behind the rows in use; return how many those are then, and the buffer."""
+    needed = a.add(used, a.builder.size(value.shape[0]))
+    roomy = _with_room(a.builder, buffer, needed)
+    return [needed, a.update_dynamic_slice(roomy, value, used, axis=0, step=1)]
+
+
+def _with_room(builder: Builder, buffer: Value, needed: Value) -> Value:
+    """Return a buffer of the rows needed at least, of twice as many if it must grow.
+
+    This is a loop of one trip at most and not a branch, since a loop leaves a buffer that need not grow where it is.
+    """
+    before, after, wanted = Symbol("rows"), Symbol("rows"), Symbol("needed")
+    test, body = Builder("test"), Builder("grow")
+    regions = []
+    for region in (test, body):
+        own, most = region.param(_rows(buffer.tensor, before)), region.param(scalar(I64), "needed")
+        a = Algebra(region)
+        if region is test:
+            regions.append(region.finish([a.less(a.dim_size(own, axis=0), most)]))
+            continue
+        region.bind(wanted, most)
+        more = dim_max(dim_max(before, wanted), _FIRST_ROWS)
+        longer = a.concatenate(own, a.zeros(_rows(own.tensor, more)), axis=0)
+        regions.append(region.finish([longer]))
+    return builder.node(
+        "while", [buffer, needed], {"carried": 1}, regions=regions,
+        types=[_rows(buffer.tensor, after)],
+    ).output  # fmt: skip
+
+
+# -- counted loops ------------------------------------------------------------------------------------------------
+
+
+def _scan(builder: Rewriter, loop: _Loop) -> list[Value]:
+    trips, a = loop.inputs[0], Algebra(builder)
+    _bind_leading(builder, loop.stacks, trips)
+    buffers = [a.zeros(type) for type in loop.stacks]
+    inputs = [trips, *loop.carried, *buffers, *loop.shared]
+    types = [*loop.types, *loop.stacks]
+    return list(loop.made(builder, "scan", inputs, [_writing(loop, loop.stacks)], types))
 
 
 def _bind_leading(builder: Builder, stacks: Sequence[TensorType], trips: Value) -> None:
@@ -82,65 +206,43 @@ def _bind_leading(builder: Builder, stacks: Sequence[TensorType], trips: Value) 
             builder.bind(dim, trips)
 
 
-def _delivered(
-    carried: Sequence[Value], stacks: Sequence[Value], read: Sequence[bool]
-) -> list[Value | None]:
-    left = iter(stacks)
-    return [*carried, *(next(left) if on else None for on in read)]
-
-
-def _writing(
-    graph: Graph,
-    count: int,
-    read: Sequence[bool],
-    stacks: Sequence[TensorType],
-    first: int,
-    counter: bool = False,
-) -> Graph:
-    """Return a body that carries buffers too, and writes a row of each at the trip number."""
+def _writing(loop: _Loop, stacks: Sequence[TensorType]) -> Graph:
+    """Return a body that carries buffers too, and writes a row of each at the trip number, which a `while` counts."""
+    graph, count, counts = loop.regions[-1], loop.count, not loop.first
     body = Builder(graph.name)
     a = Algebra(body)
     own = [body.param(p.type, p.node.attrs["name"]) for p in graph.params]
-    number = body.param(scalar(I64), "row") if counter else own[0]
+    number = body.param(scalar(I64), "row") if counts else own[0]
     buffers = [body.param(type) for type in stacks]
     results = inline(body, graph, own)
-    rows = [row for row, on in zip(results[count:], read) if on]
     written = [
         a.update_dynamic_slice(buffer, a.reshaped(row, (1, *row.shape)), number, axis=0, step=1)
-        for buffer, row in zip(buffers, rows, strict=True)
+        for buffer, row in zip(buffers, results[count:], strict=True)
     ]
-    more = [a.add(number, 1)] if counter else []
+    more = [a.add(number, 1)] if counts else []
     done = body.finish([*results[:count], *more, *written])
-    end = first + count
-    params = (*own[:end], *([number] if counter else []), *buffers, *own[end:])
+    end = loop.first + count
+    params = (*own[:end], *([number] if counts else []), *buffers, *own[end:])
     return Graph(body.name, params, done.results, done.effects)
 
 
 # -- loops that do not know their number of trips -----------------------------------------------------------------
 
 
-def _while(builder: Rewriter, node: Node) -> list[Value | None]:
-    count, a = node.attrs["carried"], Algebra(builder)
-    read = _is_read(builder, count)
-    if not any(read):
-        return [*_plain(builder, node, count), *(None for _ in read)]
-    stacks = [v.tensor for v, on in zip(node.outputs[count:], read) if on]
-    carried, shared = node.inputs[:count], node.inputs[count:]
+def _while(builder: Rewriter, loop: _Loop) -> list[Value]:
+    a, count, stacks = Algebra(builder), loop.count, loop.stacks
+    if not stacks:
+        return list(loop.made(builder, "while", loop.inputs, loop.regions, loop.types))
     empty = [a.zeros(_rows(type, 0)) for type in stacks]
     room, after = Symbol("rows"), Symbol("rows")
-    outer = _rounds(node, read, stacks, room)
-    made = _made(
-        builder, node, "while", [*carried, builder.constant(0, I64), *empty, *shared],
-        count + 1 + len(stacks), [_testing(node, stacks, room, False), outer],
-        [*node.types[:count], scalar(I64), *(_rows(type, after) for type in stacks)],
+    made = loop.made(
+        builder, "while", [*loop.carried, builder.constant(0, I64), *empty, *loop.shared],
+        [_testing(loop, room, False), _rounds(loop, room)],
+        [*loop.types, scalar(I64), *(_rows(type, after) for type in stacks)],
     )  # fmt: skip
-    number, buffers = made.outputs[count], made.outputs[count + 1 :]
-    _bind_leading(builder, stacks, number)
-    rows = [
-        _first(a, buffer, _rows(type, type.shape[0]))
-        for buffer, type in zip(buffers, stacks, strict=True)
-    ]
-    return _delivered(made.outputs[:count], rows, read)
+    _bind_leading(builder, stacks, made[count])
+    buffers = zip(made[count + 1 :], stacks, strict=True)
+    return [*made[:count], *(_first(a, buffer, type) for buffer, type in buffers)]
 
 
 def _first(a: Algebra, buffer: Value, type: TensorType) -> Value:
@@ -148,58 +250,39 @@ def _first(a: Algebra, buffer: Value, type: TensorType) -> Value:
     return a.slice(buffer, start=(0,) * rank, size=type.shape, step=(1,) * rank)  # type: ignore[no-any-return]
 
 
-def _plain(builder: Rewriter, node: Node, count: int) -> tuple[Value, ...]:
-    test, body = node.regions
-    short = Graph(body.name, body.params, body.results[:count], body.effects)
-    return _made(
-        builder, node, "while", node.inputs, count, [test, short], node.types[:count]
-    ).outputs
-
-
 def _rows(type: TensorType, rows: DimLike) -> TensorType:
     return type.with_shape((rows, *type.shape[1:]))
 
 
-def _after(param: Value, result: object) -> ValueType:
-    """Return the type of a carried value after some trips: sizes that the loop changes are new ones."""
-    if not isinstance(result, TensorType):
-        return param.type
-    dims = (
-        d if d == after else Symbol("d") for d, after in zip(param.shape, result.shape, strict=True)
-    )
-    return param.tensor.with_shape(dims)
-
-
-def _testing(node: Node, stacks: Sequence[TensorType], room: Dim, full: bool) -> Graph:
+def _testing(loop: _Loop, room: Dim, full: bool) -> Graph:
     """Return the loop's test; with `full`, one that also fails when the buffers are."""
-    test, count = Builder("test"), node.attrs["carried"]
+    test, count = Builder("test"), loop.count
     a = Algebra(test)
-    own = [test.param(p.type, p.node.attrs["name"]) for p in node.regions[0].params]
+    own = [test.param(p.type, p.node.attrs["name"]) for p in loop.regions[0].params]
     number = test.param(scalar(I64), "row")
-    buffers = [test.param(_rows(type, room)) for type in stacks]
-    (go_on,) = inline(test, node.regions[0], own)
+    buffers = [test.param(_rows(type, room)) for type in loop.stacks]
+    (go_on,) = inline(test, loop.regions[0], own)
     if full:
         go_on = a.logical_and(go_on, a.less(number, a.dim_size(buffers[0], axis=0)))
     done = test.finish([go_on])
     return Graph("test", (*own[:count], number, *buffers, *own[count:]), done.results, done.effects)
 
 
-def _rounds(node: Node, read: Sequence[bool], stacks: Sequence[TensorType], room: Dim) -> Graph:
+def _rounds(loop: _Loop, room: Dim) -> Graph:
     """Return the body of the outer loop: make the buffers longer, then run until they are full or the loop ends."""
-    count, body = node.attrs["carried"], Region("rounds", Builder())
+    count, body = loop.count, Region("rounds", Builder())
     a = Algebra(body)
-    own = [body.param(p.type, p.node.attrs["name"]) for p in node.regions[1].params]
+    own = [body.param(p.type, p.node.attrs["name"]) for p in loop.regions[1].params]
     number = body.param(scalar(I64), "row")
-    buffers = [body.param(_rows(type, room)) for type in stacks]
+    buffers = [body.param(_rows(type, room)) for type in loop.stacks]
     more = dim_max(room, _FIRST_ROWS)
     longer = [a.concatenate(b, a.zeros(_rows(b.tensor, more)), axis=0) for b in buffers]
     inside = Symbol("rows")
-    typed = [_rows(type, inside) for type in stacks]
-    inner = _writing(node.regions[1], count, read, typed, 0, counter=True)
-    types = [*map(_after, own[:count], node.types), scalar(I64), *(b.type for b in longer)]
+    inner = _writing(loop, [_rows(type, inside) for type in loop.stacks])
+    types = [*types_after(own[:count], loop.types), scalar(I64), *(b.type for b in longer)]
     made = body.node(
         "while", [*own[:count], number, *longer, *own[count:]], {"carried": len(types)},
-        regions=[_testing(node, typed, inside, True), inner], types=types, loc=node.loc,
+        regions=[_testing(loop, inside, True), inner], types=types, loc=loop.old.loc,
     )  # fmt: skip
     done = body.finish(made.outputs)
     params = (*own[:count], number, *buffers, *own[count:])

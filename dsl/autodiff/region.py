@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dsl.autodiff.flow import is_joined
 from dsl.ir.build import Builder
-from dsl.ir.dims import Dim, symbols_of
+from dsl.ir.dims import Dim, DimLike, Symbol, symbols_of
 from dsl.ir.graph import Attrs, Graph, Node, Value
 from dsl.ir.registry import Op, Trait
 from dsl.ir.types import I64, TensorType, ValueType, scalar
 
-__all__ = ["Region", "bind_trips", "copy_node", "inline", "is_known"]
+__all__ = ["Region", "bind_trips", "copy_node", "inline", "is_known", "rows_of", "types_after"]
 
 
 class Region(Builder):
@@ -99,18 +100,35 @@ def copy_node(
 
 def bind_trips(builder: Builder, node: Node) -> None:
     """Say that the stacks of a recorded loop have a row for each trip; a `while` carries the number of trips last."""
-    if (
-        node.op.name not in ("recording_while", "recording_scan")
-        or len(node.outputs) == node.attrs["carried"]
-    ):
+    if node.op.name not in ("recording_while", "recording_scan"):
         return
-    count = node.attrs["carried"]
-    rows, trips = (
-        node.outputs[count].shape[0],
-        node.outputs[count - 1] if node.op.name == "recording_while" else node.inputs[0],
-    )
+    rows = rows_of(node)
+    counted = node.op.name == "recording_while"
+    trips = node.outputs[node.attrs["carried"] - 1] if counted else node.inputs[0]
     if isinstance(rows, Dim) and symbols_of(rows) == [rows] and trips.type == scalar(I64):
         builder.bind(rows, trips)
+
+
+def rows_of(node: Node) -> DimLike | None:
+    """Return how many rows the stacks of a loop have, or None if it has no stacks."""
+    count = node.attrs["carried"]
+    stacks = (v for k, v in enumerate(node.outputs) if k >= count and not is_joined(node, k))
+    return next((v.shape[0] for v in stacks), None)
+
+
+def types_after(params: Sequence[Value], results: Sequence[ValueType]) -> list[ValueType]:
+    """Return the types of carried values after some trips: sizes that the loop changes are new ones, equal ones equal."""
+    new: dict[tuple[DimLike, DimLike], DimLike] = {}
+
+    def moved(before: DimLike, after: DimLike) -> DimLike:
+        return before if before == after else new.setdefault((before, after), Symbol("d"))
+
+    return [
+        param.tensor.with_shape(map(moved, param.shape, type.shape))
+        if isinstance(type, TensorType)
+        else type
+        for param, type in zip(params, results, strict=True)
+    ]
 
 
 def without_effects(graph: Graph) -> Graph:

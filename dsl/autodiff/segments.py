@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsl.autodiff.region import Region, inline
+from dsl.autodiff.flow import LOOPS
+from dsl.autodiff.region import Region, inline, types_after
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.graph import Graph, Node, Value
@@ -28,10 +29,17 @@ def segmented(node: Node) -> Graph:
     return builder.finish(results)
 
 
-def _checkpoint(
-    builder: Builder, graph: Graph, args: list[Value], types: list[object]
-) -> tuple[Value, ...]:
-    return builder.node("checkpoint", args, {"whole": True}, regions=[graph], types=types).outputs  # type: ignore[arg-type]
+def _checkpoint(builder: Builder, graph: Graph, args: list[Value]) -> tuple[Value, ...]:
+    types = [value.type for value in graph.results]
+    return builder.node("checkpoint", args, {"whole": True}, regions=[graph], types=types).outputs
+
+
+def _params(builder: Builder, node: Node) -> list[Value]:
+    """Add params for the carried values and invariants; sizes that the loop changes have names of their own."""
+    first, count = LOOPS[node.op.name], node.attrs["carried"]
+    params = node.regions[-1].params[first:]
+    types = types_after(params[:count], node.types)
+    return [builder.param(type) for type in (*types, *(p.type for p in params[count:]))]
 
 
 def _scan(builder: Builder, node: Node, args: list[Value]) -> tuple[Value, ...]:
@@ -43,12 +51,11 @@ def _scan(builder: Builder, node: Node, args: list[Value]) -> tuple[Value, ...]:
     outer = Region("segment", builder)
     b = Algebra(outer)
     segment = outer.param(scalar(I64), "segment")
-    own = [outer.param(value.type) for value in rest]
+    own = _params(outer, node)
     total, size = outer.param(scalar(I64), "trips"), outer.param(scalar(I64), "length")
     start = b.multiply(segment, size)
     here = b.minimum(size, b.subtract(total, start))
-    body = _segment_of_scan(node)
-    done = outer.finish(_checkpoint(outer, body, [here, start, *own], list(node.types)))
+    done = outer.finish(_checkpoint(outer, _segment_of_scan(node), [here, start, *own]))
     graph = Graph("segment", (segment, *own, total, size), done.results, done.effects)
     made = builder.node(
         "scan",
@@ -66,7 +73,7 @@ def _segment_of_scan(node: Node) -> Graph:
     graph, count = node.regions[0], node.attrs["carried"]
     builder = Builder("trips")
     here, start = builder.param(scalar(I64), "here"), builder.param(scalar(I64), "start")
-    own = [builder.param(value.type) for value in node.inputs[1:]]
+    own = _params(builder, node)
     inner = Region("body", builder)
     params = [inner.param(p.type) for p in graph.params]
     first = inner.param(scalar(I64), "start")
@@ -78,7 +85,7 @@ def _segment_of_scan(node: Node) -> Graph:
         [here, *own, start],
         {"carried": count},
         regions=[body],
-        types=node.types,
+        types=types_after(own[:count], node.types),
         loc=node.loc,
     )
     return builder.finish(made.outputs)
@@ -87,10 +94,9 @@ def _segment_of_scan(node: Node) -> Graph:
 def _while(builder: Builder, node: Node, args: list[Value]) -> tuple[Value, ...]:
     test, count = node.regions[0], node.attrs["carried"]
     outer = Region("segment", builder)
-    own = [outer.param(p.type) for p in node.regions[1].params]
+    own = _params(outer, node)
     length = outer.param(scalar(I64), "length")
-    types = [p.type for p in own[:count]]
-    ended = _checkpoint(outer, _segment_of_while(node), [length, *own], list(types))
+    ended = _checkpoint(outer, _segment_of_while(node), [length, *own])
     done = outer.finish([*ended, Algebra(outer).add(length, 1)])
     graph = Graph("segment", (*own[:count], length, *own[count:]), done.results, done.effects)
     asking = Builder("test")
@@ -111,7 +117,7 @@ def _segment_of_while(node: Node) -> Graph:
     count = node.attrs["carried"]
     builder = Builder("trips")
     length = builder.param(scalar(I64), "length")
-    own = [builder.param(p.type) for p in body.params]
+    own = _params(builder, node)
     asking = Builder("test")
     params = [asking.param(p.type) for p in test.params]
     number, most = asking.param(scalar(I64), "trip"), asking.param(scalar(I64), "length")
@@ -128,7 +134,7 @@ def _segment_of_while(node: Node) -> Graph:
     step = Graph(
         "body", (*params[:count], number, *params[count:], most), done.results, done.effects
     )
-    types = [*(p.type for p in own[:count]), scalar(I64)]
+    types = [*types_after(own[:count], node.types), scalar(I64)]
     made = builder.node(
         "while", [*own[:count], builder.constant(0, I64), *own[count:], length], {"carried": count + 1},
         regions=[tested, step], types=types, loc=node.loc,

@@ -286,10 +286,17 @@ class _Planner:
 
     def single(self, node: Node, kind: str) -> None:
         made = Single(node, kind, position=len(self.statements))
-        inputs = node.inputs if kind != "check" else node.inputs[1:]
-        for value in inputs:
+        for value in node.inputs if kind != "check" else node.inputs[1:]:
             self.collect(value, made.reads)
+        if kind == "check":
+            self.collect_sizes(node.inputs[0], made.reads)
         self.add(made)
+
+    def collect_sizes(self, value: Value, into: dict[Value, None]) -> None:
+        """Add what must have run for the size of `value` to be known."""
+        found: dict[Value, None] = {}
+        self.collect(value, found)
+        into.update({v: None for v in found if v.node.regions or v.node.op.has(Trait.DYNAMIC)})
 
     def add(self, statement: Statement) -> None:
         self.statements.append(statement)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import AliasError, ConversionError, LeakError
+from dsl.errors import AliasError, ConversionError, InternalError, LeakError
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike
 from dsl.ir.graph import Attrs, Node, Value
@@ -235,6 +235,10 @@ def may_alias(one: Storage, other: Storage) -> None:
 class Scope(Builder):
     """The graph of a function or region being traced."""
 
+    is_graph = (
+        False  # whether its values outlive the trace, as tensors of a graph that a user builds
+    )
+
     def __init__(self, name: str, parent: Scope | None = None) -> None:
         super().__init__(name)
         self.parent = parent
@@ -248,7 +252,7 @@ class Scope(Builder):
         self._checked: set[Any] = set()
 
     def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
-        made = super().node(op, inputs, attrs, **options)
+        made = super().node(op, inputs, _placed(op, attrs), **options)
         if made.op.has(Trait.CHECKED):
             _refuse_catching(made)
         return made
@@ -320,6 +324,19 @@ class Scope(Builder):
         return found
 
 
+def _placed(op: Op | str, attrs: Attrs) -> Attrs:
+    """Add where the `with` blocks around say that a node runs. Constants are wherever they are read."""
+    trace = current_trace()
+    if trace is None or not (trace.devices or trace.groups) or op == "const":
+        return attrs
+    placed = dict(attrs)
+    if trace.devices:
+        placed.setdefault("device", trace.devices[-1])
+    if trace.groups:
+        placed.setdefault("colocate", trace.groups[-1])
+    return placed
+
+
 def _name_of(value: Value) -> str:
     return str(value.node.attrs.get("name", "")) if value.node.op.name == "param" else ""
 
@@ -347,10 +364,17 @@ def _refuse_catching(node: Node) -> None:
 
 
 class Trace:
-    """One run of a user's function on traced arguments."""
+    """One run of a user's function on traced arguments. `devices` and `groups` are those of `with` blocks, outermost first."""
 
-    def __init__(self, name: str) -> None:
-        self.root = Scope(name)
+    is_graph = False  # whether it is a graph that the user builds and goes on building
+
+    def __init__(self, name: str, root: Scope | None = None) -> None:
+        self.root = root or Scope(name)
+        self.variables: dict[int, Any] = {}
+        self.resources: dict[str, Any] = {}  # queues and other things that nodes refer to by name
+        self._names: dict[int, str] = {}
+        self.devices: list[str] = []
+        self.groups: list[str] = []
         self.scopes = [self.root]
         self.captures: dict[tuple[int, Any], Capture] = {}
         self.by_array: dict[int, Any] = {}
@@ -362,6 +386,32 @@ class Trace:
         self.outside: dict[int, Any] = {}
         self.shared: list[tuple[Any, Any, int]] = []
         self.structures: list[tuple[Any, list[Any]]] = []
+
+    def adopt(self, resource: Any) -> str:
+        """Return the name under which nodes refer to a variable or queue."""
+        if id(resource) not in self._names:
+            name, number = resource.name, 1
+            while name in self.resources:
+                name, number = f"{resource.name}_{number}", number + 1
+            self._names[id(resource)] = name
+            self.resources[name] = resource
+        return self._names[id(resource)]
+
+    def read_variable(self, variable: Any) -> Any:
+        """Return the handle of a variable's contents, in a graph that a user builds."""
+        raise InternalError("only graphs have nodes that read variables")
+
+    def write_variable(self, variable: Any, how: str, value: Any) -> Any:
+        """Make the node that writes a variable."""
+        raise InternalError("only graphs have nodes that write variables")
+
+    def scatter_variable(self, variable: Any, how: str, indices: Any, updates: Any) -> Any:
+        """Make the node that writes rows of a variable."""
+        raise InternalError("only graphs have nodes that write variables")
+
+    def embedded(self, array: np.ndarray) -> Any:
+        """Return the handle of an array that code uses as a constant, or None to put its numbers into the graph."""
+        return None
 
     @contextmanager
     def resumed(self, scope: Scope, contents: dict[Storage, Value]) -> Iterator[Scope]:
@@ -407,17 +457,27 @@ LISTENERS: list[Callable[[int], None]] = []
 
 @contextmanager
 def tracing(trace: Trace) -> Iterator[Trace]:
-    """Make `trace` the current one."""
-    _stack.traces.append(trace)
-    for listener in LISTENERS:
-        listener(1)
+    """Make `trace` the current one, and close it at the end."""
+    begin(trace)
     try:
         yield trace
     finally:
-        for listener in LISTENERS:
-            listener(-1)
-        _stack.traces.pop()
+        end()
         trace.root.closed = True
+
+
+def begin(trace: Trace) -> None:
+    """Make `trace` the current one of this thread until `end`."""
+    _stack.traces.append(trace)
+    for listener in LISTENERS:
+        listener(1)
+
+
+def end() -> None:
+    """Go back to the trace before the current one."""
+    for listener in LISTENERS:
+        listener(-1)
+    _stack.traces.pop()
 
 
 def current_trace() -> Trace | None:

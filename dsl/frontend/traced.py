@@ -214,8 +214,14 @@ class Traced:
     # -- where Python needs a real number ------------------------------------------------------------------------
 
     def _refuse(self, what: str, remedy: str) -> Any:
+        when = "when the compiled function runs"
+        if self.storage.scope.is_graph:
+            when, remedy = (
+                "when a session runs the graph",
+                "use `dsl.cond`, `dsl.while_loop` or `np.where`, or `session.run`",
+            )
         raise NonConcreteError(
-            f"{what} needs a number now, but this value ({self.type}) is known only when the compiled function runs",
+            f"{what} needs a number now, but this value ({self.type}) is known only {when}",
             location=here(),
             remedy=remedy,
         )
@@ -282,6 +288,8 @@ class Traced:
         )
 
     def __hash__(self) -> int:
+        if self.storage.scope.is_graph:
+            return id(self)
         return int(
             self._refuse(
                 "a member of a set, or a dictionary key,",
@@ -601,7 +609,8 @@ def lift(x: Any, dtype: np.dtype | None = None) -> Traced:
         if trace is not None and id(x) in trace.by_array:
             found: Traced = trace.by_array[id(x)]
             return found
-        return constant(x)
+        embedded = trace.embedded(x) if trace is not None else None
+        return constant(x) if embedded is None else embedded
     if isinstance(x, np.generic):
         return constant(x, kind=Kind.SCALAR)
     if isinstance(x, (bool, int, float, complex)):
@@ -610,6 +619,8 @@ def lift(x: Any, dtype: np.dtype | None = None) -> Traced:
         return _FUNCTIONS["array"](x)  # type: ignore[no-any-return]
     if isinstance(x, range):
         return constant(np.array(x))
+    if hasattr(type(x), "dsl_traced"):
+        return x.dsl_traced()  # type: ignore[no-any-return]
     raise UnsupportedError(
         f"a {type(x).__name__} cannot be used as an array in traced code",
         location=here(),

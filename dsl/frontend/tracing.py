@@ -69,6 +69,11 @@ class TracedFunction:
     shared: list[tuple[Any, Any, int]] = field(
         default_factory=list
     )  # captured arrays that are arguments too
+    variables: list[tuple[Any, bool]] = field(
+        default_factory=list
+    )  # that the function touches, and whether it writes them
+    resources: dict[str, Any] = field(default_factory=dict)  # queues, by the names that nodes use
+    claim: Any = None  # a context manager, in which the function has its variables to itself
 
     def guard_failure(self, arguments: Arguments) -> str | None:
         """Say what outside the function has changed since it was traced, or None."""
@@ -99,6 +104,12 @@ class TracedFunction:
 
     def run(self, execute: Callable[[list[Any]], list[Any]], arguments: Arguments) -> Any:
         """Run the graph on a call's arguments and deliver its results and side effects."""
+        if self.claim is None:
+            return self._run(execute, arguments)
+        with self.claim:
+            return self._run(execute, arguments)
+
+    def _run(self, execute: Callable[[list[Any]], list[Any]], arguments: Arguments) -> Any:
         arrays = [arguments.leaves[k] for k in self.inputs] + [
             look_up(c.holder, c.key) for c in self.captures
         ]
@@ -460,6 +471,12 @@ def _finish(
         attributes,
         trace.keep,
     )
+    made.resources = trace.resources
+    origins = {index for index, _, _ in written}
+    places = {id(c.holder): c.storage.origin for c in captures}
+    made.variables = [
+        (item, places.get(number) in origins) for number, item in trace.variables.items()
+    ]
     made.shared = [
         (holder, key, inputs[param]) for holder, key, param in trace.shared if param < len(inputs)
     ]

@@ -5,6 +5,7 @@ They take functions and trees of values, and work inside compiled functions and 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -65,7 +66,18 @@ class _Box:
 
 
 def while_loop(cond_fn: Function, body_fn: Function, init: Any) -> Any:
-    """Apply `body_fn` to the carry as long as `cond_fn` of it is true; return the last carry."""
+    """Apply `body_fn` to the carry as long as `cond_fn` of it is true; return the last carry.
+
+    Functions of several arguments get the parts of a carry that is a tuple or list of so many.
+
+    >>> while_loop(lambda i, total: i < 5, lambda i, total: (i + 1, total + i), (0, 0))
+    (5, 10)
+    """
+    if isinstance(init, (tuple, list)) and _takes(cond_fn, len(init)):
+        test, step, kind = cond_fn, body_fn, type(init)
+        return while_loop(
+            lambda carry: call(test, *carry), lambda carry: kind(call(step, *carry)), init
+        )
     box = _Box(init)
     if current_trace() is None:
         while cond_fn(box.value):
@@ -77,6 +89,18 @@ def while_loop(cond_fn: Function, body_fn: Function, init: Any) -> Any:
 
     looping.while_(lambda: call(cond_fn, box.value), body, *box.state(), ())
     return box.value
+
+
+def _takes(fn: Function, count: int) -> bool:
+    """Tell whether a function takes `count` arguments, more than one, by position."""
+    try:
+        inspect.signature(fn).bind(*range(count))
+        inspect.signature(fn).bind(None)
+    except TypeError as error:
+        return count > 1 and "missing" in str(error)
+    except ValueError:
+        return False
+    return False
 
 
 def fori_loop(lower: Any, upper: Any, body_fn: Function, init: Any) -> Any:

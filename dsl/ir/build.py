@@ -95,7 +95,7 @@ class Builder:
             given += tuple(self.size(dim) for dim in dims)
         effect = self._is_effect(record, regions)
         touched = resources_of(record, regions, attrs) if effect else []
-        before = tuple(controls) + (self._chain(touched) if effect else ())
+        before = tuple(dict.fromkeys((*controls, *self._chain(touched))))
         key = (record.name, given, tuple((k, attr_key(attrs[k])) for k in sorted(attrs)), before)
         interning = record.has(Trait.PURE) and not regions
         found = self._interned.get(key) if interning else None

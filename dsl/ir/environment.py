@@ -59,7 +59,10 @@ class Rendezvous(Protocol):
 
 
 class Environment:
-    """What the names in a graph stand for, for one step. `deadline` is a time of `time.monotonic`."""
+    """What the names in a graph stand for, for one step.
+
+    The step ends with an error after `timeout` seconds, or when `cancelled`, which is asked now and then, says so.
+    """
 
     def __init__(
         self,
@@ -67,9 +70,10 @@ class Environment:
         rendezvous: Rendezvous | None = None,
         services: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> None:
         self.resources, self.rendezvous = resources or {}, rendezvous
-        self.services, self.timeout = services or {}, timeout
+        self.services, self.timeout, self.cancelled = services or {}, timeout, cancelled
 
     def find(self, name: str) -> Any:
         """Return the variable or queue of a name."""

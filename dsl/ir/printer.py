@@ -155,7 +155,12 @@ class _Text:
 
     def _attrs(self, node: Node) -> str:
         if node.op.name == "const" and len(node.types) == 1:
-            return f"value={self._constant(node.attrs.get('value'), node.types[0])}"
+            rest = [
+                self._attr(key, node.attrs[key]) for key in sorted(node.attrs) if key != "value"
+            ]
+            return ", ".join(
+                [*rest, f"value={self._constant(node.attrs.get('value'), node.types[0])}"]
+            )
         return ", ".join([self._attr(key, node.attrs[key]) for key in sorted(node.attrs)])
 
     def _constant(self, attr: Any, type: ValueType) -> str:

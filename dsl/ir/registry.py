@@ -30,7 +30,7 @@ import numpy as np
 from dsl.errors import InternalError
 from dsl.ir.types import ValueType
 
-__all__ = ["OPS", "PLACEMENT", "Op", "Sample", "Trait", "get_op", "op"]
+__all__ = ["OPS", "PLACEMENT", "Op", "Sample", "Trait", "get_op", "given_type", "op"]
 
 PLACEMENT = ("colocate", "device")
 """Attributes that any node may have: where it runs, and the name of the group of nodes that run in one place."""
@@ -90,6 +90,11 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
+
+
+def given_type(inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
+    """The type rule of an op whose results' types nothing in the graph implies: who makes a node gives them."""
+    raise InternalError("the type of this op is given, not derived")
 
 
 def no_samples(rng: np.random.Generator) -> Iterable[Sample]:

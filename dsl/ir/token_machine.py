@@ -155,7 +155,7 @@ class _Machine:
     ) -> None:  # fmt: skip
         self.plan, self.parallel, self.trace, self.order = plan, parallel, trace, order
         self.environment = environment or Environment()
-        self.waiting = _Waiting(self.environment.timeout, cancelled)
+        self.waiting = _Waiting(self.environment.timeout, cancelled or self.environment.cancelled)
         self.ready: list[tuple[Node, _Iteration]] = []
         self.wanted = set(plan.graph.results)
         self.fetched: dict[Value, Any] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from dsl.frontend.runtime import call
 from dsl.frontend.scopes import here
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import unflatten
+from dsl.optim.graphs import minimize_tensor
 from dsl.optim.leaves import (
     as_dtype,
     check_distinct,
@@ -137,9 +138,9 @@ class Optimizer(ABC):
         state.step[...] = step
 
     def minimize(
-        self, loss: Callable[..., Any], *, in_place: bool = False, has_aux: bool = False,
-        clip: Callable[[Any], Any] | None = None,
-    ) -> Compiled[..., Any]:  # fmt: skip
+        self, loss: Any, *, in_place: bool = False, has_aux: bool = False,
+        clip: Callable[[Any], Any] | None = None, variables: Sequence[Any] | None = None,
+    ) -> Any:  # fmt: skip
         """Return one compiled training step for `loss(params, *batch)`.
 
         `step(params, state, *batch)` returns the loss before the update, the parameters and the state. With `in_place` it
@@ -153,7 +154,12 @@ class Optimizer(ABC):
         >>> state = opt.init(w)
         >>> float(step(w, state)), float(w), int(state.step)
         (16.0, 0.0, 1)
+
+        With a tensor of a graph for `loss`, it returns the operation that changes the variables it depends on, those of
+        `variables` or all that are trainable.
         """
+        if isinstance(loss, Traced):
+            return minimize_tensor(self, loss, variables, clip)
         if not callable(loss):
             raise UnsupportedError(
                 f"minimize takes a function of the parameters, got {loss!r}",
@@ -221,7 +227,7 @@ class Optimizer(ABC):
     def _rate(self, state: State) -> Any:
         return rate_at(self.learning_rate, state.step)
 
-    def _stepped(self, p: Any, g: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
+    def stepped(self, p: Any, g: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
         """Apply the rule; what it returns has the dtypes of what it took."""
         dtype = p.dtype
         new, kept = self.rule(p, as_dtype(g, dtype), slots, as_dtype(rate, dtype), step)
@@ -237,14 +243,14 @@ class Optimizer(ABC):
             p, slots = p.copy(), {name: slot.copy() for name, slot in leaf.slots.items()}
             self.touch(p, leaf.g, slots, rate, step)
             return p, slots
-        new, slots = self._stepped(p, leaf.g, leaf.slots, rate, step)
+        new, slots = self.stepped(p, leaf.g, leaf.slots, rate, step)
         return dnp.asarray(new), {name: dnp.asarray(slot) for name, slot in slots.items()}
 
     def _write(self, leaf: _Leaf, rate: Any, step: Any) -> None:
         if isinstance(leaf.g, Rows):
             self.touch(leaf.p, leaf.g, leaf.slots, rate, step)
         elif leaf.g is not None:
-            new, slots = self._stepped(leaf.p, leaf.g, leaf.slots, rate, step)
+            new, slots = self.stepped(leaf.p, leaf.g, leaf.slots, rate, step)
             leaf.p[...] = new
             for name, slot in slots.items():
                 leaf.slots[name][...] = slot
@@ -254,7 +260,7 @@ class Optimizer(ABC):
         g = replace(g, shape=p.shape).summed()
         rows = g.indices
         taken = {name: slot[rows] for name, slot in slots.items()}
-        new, kept = self._stepped(p[rows], g.values, taken, rate, step)
+        new, kept = self.stepped(p[rows], g.values, taken, rate, step)
         p[rows] = new
         for name, slot in slots.items():
             slot[rows] = kept[name]

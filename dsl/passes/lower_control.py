@@ -24,6 +24,9 @@ What the spelling has to add to the region's own nodes:
 - Control edges that keep unused operands and results alive, on the node through which the structured node is
   reached.
 - *Renames*, merges of one input, where a region has its own names for the sizes of what comes in or goes out.
+
+A node keeps its `device`; what it leaves open of it, a node of a region takes from the structured node, and so do the
+nodes that the spelling adds.
 """
 
 from __future__ import annotations
@@ -37,9 +40,10 @@ import numpy as np
 
 from dsl.errors import InternalError
 from dsl.ir.checks.matching import apply_sizes, bind
-from dsl.ir.graph import Graph, Literal, Node, Value
+from dsl.ir.devices import DeviceName
+from dsl.ir.graph import Attrs, Graph, Literal, Node, Value
 from dsl.ir.location import Location
-from dsl.ir.registry import Trait, get_op
+from dsl.ir.registry import get_op
 from dsl.ir.types import BOOL, I64, ValueType, scalar
 from dsl.passes.flat.scopes import has_effect, is_rename
 
@@ -48,11 +52,21 @@ __all__ = ["lower_control"]
 TOKEN = scalar(BOOL)
 
 
-def lower_control(graph: Graph) -> Graph:
-    """Return the flat spelling of a graph."""
-    if not any(node.op.has(Trait.CONTROL) for node in graph.nodes):
+def lower_control(graph: Graph, which: Callable[[Node], bool] | None = None) -> Graph:
+    """Return the flat spelling of a graph, or of the structured nodes in it for which `which` is true.
+
+    Those for which it is not stay as they are, with all that is inside them.
+    """
+    if which is None:
+        which = has_spelling
+    if not any(which(node) for node in graph.nodes):
         return graph
-    return _Lowering(graph).run()
+    return _Lowering(graph, which).run()
+
+
+def has_spelling(node: Node) -> bool:
+    """Tell whether there is a flat spelling of a structured node."""
+    return node.op.name in _SPELLINGS
 
 
 class _Block:
@@ -109,12 +123,13 @@ def _is_first_effect(node: Node) -> bool:
 
 
 class _Lowering:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, which: Callable[[Node], bool]) -> None:
+        self.graph, self.which = graph, which
+        self.device = ""  # of the structured node whose spelling is being written
         self.back: dict[Node, Value] = {}
         self.used: set[Value] = set()
         self.loc: Location | None = None
-        self._constants: dict[tuple[Literal, tuple[Node, ...]], Node] = {}
+        self._constants: dict[tuple[Literal, str, tuple[Node, ...]], Node] = {}
         self._taken = {node.attrs.get(key) for node in graph.walk() for key in ("frame", "scope")}
         self._count: dict[str, int] = {}
 
@@ -129,7 +144,7 @@ class _Lowering:
         """Write a graph out in place."""
         for node in block.graph.nodes:
             self.loc = node.loc
-            if node.op.has(Trait.CONTROL):
+            if self.which(node):
                 _lower(self, node, block)
             else:
                 self._copy(node, block)
@@ -146,12 +161,27 @@ class _Lowering:
         block.values.update(zip(node.outputs, made.outputs, strict=True))
 
     def _rebuilt(self, node: Node, inputs: tuple[Value, ...], controls: tuple[Node, ...]) -> Node:
-        if inputs != node.inputs or controls != node.controls:
-            parts = (node.attrs, node.types, node.regions)
+        attrs = self._placed(node.attrs)
+        if inputs != node.inputs or controls != node.controls or attrs is not node.attrs:
+            parts = (attrs, node.types, node.regions)
             node = Node(node.op, inputs, *parts, controls, node.dims, node.loc)
         if node.op.name == "const":
-            return self._constants.setdefault((node.attrs["value"], controls), node)
+            key = (node.attrs["value"], attrs.get("device", ""), controls)
+            return self._constants.setdefault(key, node)
         return node
+
+    def _placed(self, attrs: Attrs) -> Attrs:
+        """Add to the attributes of a node what it takes over from the structured node around it."""
+        if not self.device:
+            return attrs
+        return {**attrs, "device": self.within(attrs)}
+
+    def within(self, attrs: Attrs) -> str:
+        """Return the device that attributes ask for, with what they leave open taken from around."""
+        if not self.device:
+            return str(attrs.get("device", ""))
+        own = DeviceName.parse(attrs.get("device", ""))
+        return str(own.within(DeviceName.parse(self.device)))
 
     # -- new nodes ---------------------------------------------------------------------------------------------
 
@@ -172,12 +202,12 @@ class _Lowering:
         **attrs: Any,
     ) -> Node:
         self.used.update(inputs)
-        waits = tuple(dict.fromkeys(controls))
-        return Node(get_op(op), tuple(inputs), attrs, tuple(types), (), waits, (), self.loc)
+        waits, placed = tuple(dict.fromkeys(controls)), self._placed(attrs)
+        return Node(get_op(op), tuple(inputs), placed, tuple(types), (), waits, (), self.loc)
 
     def constant(self, value: Any, controls: tuple[Node, ...]) -> Value:
         literal = Literal(value)
-        key = (literal, controls)
+        key = (literal, self.device, controls)
         if key not in self._constants:
             type = scalar(literal.array.dtype)
             self._constants[key] = self.emit("const", (), (type,), controls, value=literal)
@@ -214,7 +244,9 @@ def _lower(lowering: _Lowering, node: Node, block: _Block) -> None:
         raise InternalError(
             f"{node.op.name} cannot take the sizes of symbols; pass them as operands"
         )
+    outer, lowering.device = lowering.device, lowering.within(node.attrs)
     _SPELLINGS[node.op.name](lowering, node, block)
+    lowering.device = outer
 
 
 def _own_attrs(node: Node) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import ConfigError, OutOfRangeError, ShapeError
+from dsl.errors import ConfigError, DslError, OutOfRangeError, ShapeError
+from dsl.ir.environment import Cancel, Done
 from dsl.runtime.core import UNBOUNDED, Core
 from dsl.runtime.elements import Layout, PartialShape, make_layout
 from dsl.runtime.stores import Fifo, Priority, Shuffle, Store
@@ -165,6 +166,39 @@ class Queue:
     ) -> Ticket:
         """Have the queue closed behind what waits for room, or now. The ticket cannot be cancelled."""
         return self._core.close(cancel_pending_enqueues, callback)
+
+    # --- For graphs ------------------------------------------------------------------------------
+
+    def begin(self, verb: str, components: Sequence[Any], done: Done) -> Cancel:
+        """Start what a node of a graph asks for; `done` gets the components of the result."""
+
+        def callback(error: DslError | None, value: Any) -> None:
+            done(error, () if error or not verb.startswith("dequeue") else self._components(value))
+
+        return self._attempt(verb, components, callback).cancel
+
+    def _attempt(self, verb: str, components: Sequence[Any], callback: Callback) -> Ticket:
+        if verb == "dequeue":
+            return self.try_dequeue_async(callback)
+        if verb.startswith("dequeue"):
+            up_to = verb == "dequeue_up_to"
+            return self.try_dequeue_many_async(int(components[0]), callback, up_to=up_to)
+        if verb == "enqueue":
+            return self.try_enqueue_async(self._element(components), callback)
+        if verb == "enqueue_many":
+            return self.try_enqueue_many_async(self._element(components), callback)
+        return self.try_close_async(verb == "cancel_and_close", callback)
+
+    def _element(self, components: Sequence[Any]) -> Any:
+        keys = self._layout.keys
+        if keys is None:
+            return components[0]
+        return dict(zip(keys, components)) if self._layout.is_dict else tuple(components)
+
+    def _components(self, element: Any) -> tuple[Any, ...]:
+        if self._layout.keys is None:
+            return (element,)
+        return tuple(element.values() if self._layout.is_dict else element)
 
     # --- Helpers ---------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ values. The body goes on to compute with those, so it must be one that ends, in 
 an item's loop are just those for which its body need not work, such as an index past the end. Other loops run for one item
 after the other.
 
-Stacks of a recording loop come with the trips in front and the batch behind them, which is then moved.
+Stacks of a recording loop, and what it joins, come with the trips in front and the batch behind them, which is then moved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dsl.autodiff.batching_rules.regions import (
     stack_types,
 )
 from dsl.autodiff.batching_rules.table import Flags, Outputs, Values, batches, refusal
-from dsl.autodiff.flow import LOOPS
+from dsl.autodiff.flow import LOOPS, is_joined
 from dsl.autodiff.region import Region
 from dsl.ir.dims import DimLike, symbols_of
 from dsl.ir.graph import Node, Value
@@ -123,6 +123,10 @@ class _Loop:
         recorded = body.flags[self.count :]
         flags = [*carried, *recorded]
         body.repeat(flags)
+        body.results = [
+            body.a.moved(v, 0, 1) if on and is_joined(self.node, k) else v
+            for k, (v, on) in enumerate(zip(body.results, flags, strict=True))
+        ]
         types = [*self._result_types(), *self._record_types(recorded)]
         made = emit(self.a, self.node, self._start(), self.halves, types)
         stacks = zip(made[self.count :], recorded, strict=True)

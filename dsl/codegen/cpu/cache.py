@@ -75,20 +75,23 @@ class Store:
         self.counts = Counts()
         self._writable = directory is not None and limit > 0
 
-    def get(self, key: str) -> bytes | None:
-        """Return what was put under a key, or None when there is nothing that can be believed."""
+    def get(self, key: str, *, counted: bool = True) -> bytes | None:
+        """Return what was put under a key, or None when there is nothing that can be believed.
+
+        `counted` is for code; what else is looked up is no hit or miss of a compile.
+        """
         if self.directory is None:
             return None
         try:
             payload = _read(self._path(key), bytes.fromhex(digest(key)))
         except (FileNotFoundError, NotADirectoryError):
-            self.counts.misses += 1
+            self.counts.misses += counted
             return None
         except (OSError, _RefusedError) as refusal:
             self.counts.errors += 1
             log("cache", "%s is not used: %s", self._path(key), refusal)
             return None
-        self.counts.hits += 1
+        self.counts.hits += counted
         log("cache", "read %s, %d bytes", self._path(key), len(payload))
         return payload
 

@@ -23,7 +23,6 @@ import struct
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 __all__ = ["Image", "UnsupportedError", "link", "process_address", "runs_here"]
@@ -49,11 +48,11 @@ class UnsupportedError(Exception):
     """An object that holds what this loader does not know; the text says what."""
 
 
-@dataclass(frozen=True, eq=False)
 class Image:
     """Object code in memory: addresses by name, valid while this object lives."""
 
-    symbols: Mapping[str, int]
+    def __init__(self, symbols: Mapping[str, int]) -> None:
+        self.symbols = symbols
 
 
 def runs_here() -> bool:

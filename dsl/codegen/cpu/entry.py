@@ -60,11 +60,27 @@ _NUMBERS: Final[
 }
 
 
+class _Part:
+    """What a parameter or a result is; compares by class and fields.
+
+    Not a dataclass: to make nine of those took 6 ms of every first call, a seventh of it with code from disk.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({fields})"
+
+
 # --- Parameters ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ArrayParam:
+class ArrayParam(_Part):
     """An aligned ndarray, of no subclass.
 
     A dim is a number, or the name of a symbol: any extent from 2 up, the same wherever the symbol stands. `strides` are
@@ -73,11 +89,16 @@ class ArrayParam:
     earlier one.
     """
 
-    dtype: DType
-    dims: tuple[int | Hashable, ...]
-    strides: Literal["contiguous", "any"] | tuple[int, ...] = "contiguous"
-    written: bool = False
-    same_as: int | None = None
+    def __init__(
+        self,
+        dtype: DType,
+        dims: tuple[int | Hashable, ...],
+        strides: Literal["contiguous", "any"] | tuple[int, ...] = "contiguous",
+        written: bool = False,
+        same_as: int | None = None,
+    ) -> None:
+        self.dtype, self.dims, self.strides = dtype, dims, strides
+        self.written, self.same_as = written, same_as
 
     @property
     def words(self) -> int:
@@ -97,13 +118,13 @@ class ArrayParam:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class NumberParam:
+class NumberParam(_Part):
     """A Python number of exactly that type (an int must fit 64 bits), or a NumPy scalar of a dtype."""
 
-    type: Number | DType
-
     words = 2
+
+    def __init__(self, type: Number | DType) -> None:
+        self.type = type
 
     def record(self, index: int, symbols: dict[Hashable, int]) -> list[int]:
         if isinstance(self.type, np.dtype):
@@ -113,13 +134,13 @@ class NumberParam:
         return _record(layout.PARAM, self.words, kind=kind, type=id(python), itemsize=size)
 
 
-@dataclass(frozen=True)
-class StaticParam:
+class StaticParam(_Part):
     """This very object."""
 
-    object: object
-
     words = 0
+
+    def __init__(self, object: object) -> None:
+        self.object = object
 
     def record(self, index: int, symbols: dict[Hashable, int]) -> list[int]:
         return _record(layout.PARAM, self.words, kind=layout.STATIC, type=id(self.object))
@@ -131,12 +152,11 @@ Param = ArrayParam | NumberParam | StaticParam
 # --- Results -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ArrayResult:
+class ArrayResult(_Part):
     """A new array, contiguous in C order."""
 
-    dtype: DType
-    rank: int
+    def __init__(self, dtype: DType, rank: int) -> None:
+        self.dtype, self.rank = dtype, rank
 
     @property
     def words(self) -> int:
@@ -149,62 +169,62 @@ class ArrayResult:
         )
 
 
-@dataclass(frozen=True)
-class ScalarResult:
+class ScalarResult(_Part):
     """A NumPy scalar."""
 
-    dtype: DType
-
     words = 2
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
 
     def record(self) -> list[int]:
         descr = id(_canonical(self.dtype))
         return _record(layout.RESULT, self.words, kind=layout.NEW_SCALAR, object=descr)
 
 
-@dataclass(frozen=True)
-class NumberResult:
+class NumberResult(_Part):
     """A Python number: the program stores an int64, a double, two doubles, or a byte that is 0 or 1."""
 
-    type: Number
-
     words = 2
+
+    def __init__(self, type: Number) -> None:
+        self.type = type
 
     def record(self) -> list[int]:
         return _record(layout.RESULT, self.words, kind=_NUMBERS[self.type][3])
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(_Part):
     """The argument of that number itself."""
 
-    index: int
-
     words = 0
+
+    def __init__(self, index: int) -> None:
+        self.index = index
 
     def record(self) -> list[int]:
         return _record(layout.RESULT, self.words, kind=layout.ARGUMENT, index=self.index)
 
 
-@dataclass(frozen=True)
-class Earlier:
+class Earlier(_Part):
     """The same object as the result of that number, which comes before."""
 
-    index: int
-
     words = 0
+
+    def __init__(self, index: int) -> None:
+        self.index = index
 
     def record(self) -> list[int]:
         return _record(layout.RESULT, self.words, kind=layout.EARLIER, index=self.index)
 
 
-@dataclass(frozen=True)
-class Constant:
+class Constant(_Part):
     """This very object, such as None."""
 
-    object: object
-
     words = 0
+
+    def __init__(self, object: object) -> None:
+        self.object = object
 
     def record(self) -> list[int]:
         return _record(layout.RESULT, self.words, kind=layout.CONSTANT, object=id(self.object))

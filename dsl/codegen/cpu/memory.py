@@ -23,6 +23,7 @@ function here needs the GIL.
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import sys
@@ -454,6 +455,7 @@ def largest() -> int:
     return min(1 << 46, 4 * _machine_memory())
 
 
+@functools.cache
 def _machine_memory() -> int:
     """Return the bytes of memory that the process may use."""
     try:

@@ -11,22 +11,21 @@ import ctypes
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from dsl.codegen import library
-from dsl.codegen.cpu import entry, jit, runtime
-from dsl.codegen.frame import STATUS, layout
-from dsl.codegen.joins import slice_parts
-from dsl.codegen.program import Program
-from dsl.codegen.report import ErrorSite, Report
-from dsl.codegen.unroll import unroll
+from dsl.codegen.cpu import entry, jit, recipes, runtime
+from dsl.codegen.emission import Emission, ParamKind
+from dsl.config import config
 from dsl.errors import InternalError
 from dsl.ir.dims import Dim
 from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import apply_node
 from dsl.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from dsl.codegen.report import ErrorSite, Report
 
 __all__ = ["Native", "ParamKind", "compile_graph"]
 
@@ -34,27 +33,32 @@ __all__ = ["Native", "ParamKind", "compile_graph"]
 LEVEL = 2  # LLVM's: its level 3 takes up to three times as long and gave no faster code on the benchmarks
 
 
-@dataclass(frozen=True)
-class ParamKind:
-    """What a param is given as: an array with strides (None for C order, bytes, or "any"), or a number."""
-
-    kind: str  # array, or a number: int, float, complex, bool, scalar
-    strides: Any = None
-
-
-@dataclass
+@dataclass(eq=False, repr=False)
 class Native:
     """A compiled program."""
 
     run: Callable[..., Any]
     address: int
     spec: entry.EntrySpec
-    text: str
-    report: Report
+    emission: Emission
     times: dict[str, float] = field(default_factory=dict)
     from_cache: bool = False
     written: tuple[int, ...] = ()
-    link: tuple[str, ...] = ()  # modules that are linked to the text
+
+    @property
+    def text(self) -> str:
+        """The module as LLVM IR."""
+        return self.emission.emitted.text
+
+    @property
+    def link(self) -> tuple[str, ...]:
+        """Modules that are linked to the text."""
+        return self.emission.emitted.link
+
+    @property
+    def report(self) -> Report:
+        """What happened while the text was emitted."""
+        return self.emission.emitted.report
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run on a list of arrays; of what the entry does not take as it is, a copy is passed and written back."""
@@ -102,19 +106,11 @@ def compile_graph(
 ) -> Native:  # fmt: skip
     """Compile a graph; `results` are the numbers of the results to return, all by default."""
     start = time.perf_counter()
-    graph = slice_parts(unroll(graph))
     wanted = list(range(len(graph.results))) if results is None else list(results)
-    frame = layout(graph, [p.kind != "array" for p in params], [p.strides for p in params], wanted)
-    program = Program(graph, frame, written=written, fastmath=fastmath)
-    text = program.emit()
-    if program.spoils:  # then the caller's arrays are written last, when nothing can fail any more
-        program = Program(graph, frame, written=written, fastmath=fastmath, in_place=False)
-        text = program.emit()
-    emitted = time.perf_counter()
+    checks = config.bounds_checks == "on"
+    emission = Emission(graph, params, wanted, written, fastmath=fastmath, checks=checks)
     runtime.ensure_loaded()
-    library.provide(text)
-    link = tuple(program.module.links.values())
-    code = jit.load(text, level=LEVEL, link=link)
+    code, is_long, emitted = _code(emission)
     spec = entry.EntrySpec(
         params=[_param(graph, k, p, {i for i, _ in written}) for k, p in enumerate(params)],
         results=[
@@ -122,9 +118,9 @@ def compile_graph(
         ],
         result="tuple",
         always=True,
-        release_gil=program.module.is_long,
-        on_error=Errors(program.errors),
-        callback=Callback(program.callbacks),
+        release_gil=is_long,
+        on_error=Errors(emission),
+        callback=Callback(emission),
         keep=code,
     )
     address = code.address("dsl_program")
@@ -134,13 +130,31 @@ def compile_graph(
         made,
         address,
         spec,
-        text,
-        program.report,
+        emission,
         times,
         code.from_cache,
-        link=link,
         written=tuple(k for k, _ in written),
     )
+
+
+def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
+    """Return a program's code, whether it runs so long that others should have the GIL, and when its text was there."""
+    parts = emission.recipe()
+    key = None if parts is None else recipes.recipe("program", str(LEVEL), *parts)
+    note, emitted = recipes.find(key), time.perf_counter()
+    code = None if note is None else recipes.code(note)
+    if note is not None and code is not None:
+        return code, note.facts["is_long"], emitted
+    from dsl.codegen.library import routines
+
+    text, link, *_, is_long = emission.emitted
+    emitted = time.perf_counter()
+    routines.provide(text)
+    code = jit.load(text, level=LEVEL, link=link)
+    if not link:  # which are users' modules, and not part of the recipe
+        known = jit.key(text, level=LEVEL)
+        recipes.keep(key, known, is_long=is_long, needs=routines.needs(text))
+    return code, is_long, emitted
 
 
 def _param(graph: Graph, k: int, kind: ParamKind, written: set[int]) -> entry.Param:
@@ -161,10 +175,17 @@ def _dim(dim: Any) -> int | Hashable:
 class Errors:
     """Raises what a program's status means."""
 
-    def __init__(self, sites: Sequence[ErrorSite]) -> None:
-        self.sites = list(sites)
+    def __init__(self, emission: Emission) -> None:
+        self.emission = emission
+
+    @property
+    def sites(self) -> list[ErrorSite]:
+        """The places where the program can fail."""
+        return self.emission.emitted.errors
 
     def __call__(self, status: int, code: int, *payload: int) -> NoReturn:
+        from dsl.codegen.frame import STATUS
+
         if status == STATUS.MEMORY:
             raise MemoryError("there is not enough memory for the arrays of a compiled program")
         site = self.sites[code - 1]
@@ -214,8 +235,13 @@ def _error(site: ErrorSite, payload: Sequence[int]) -> Exception:
 class Callback:
     """Runs, for a program, the nodes that have no native form."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self.nodes = list(nodes)
+    def __init__(self, emission: Emission) -> None:
+        self.emission = emission
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes, by the numbers that the program has for them."""
+        return self.emission.emitted.callbacks
 
     def __call__(self, number: int, address: int) -> int:
         node = self.nodes[number]

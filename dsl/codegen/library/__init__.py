@@ -2,50 +2,30 @@
 
 `LOWERINGS` maps an op's name to a function that emits it; `supported` tells whether a node has one. Before a module
 with such code is loaded, `provide(text)` makes the routines and foreign functions that it names known to the linker.
-`special` emits elementwise ops that SciPy computes.
+The module `special` emits elementwise ops that SciPy computes.
+
+These names are imported when they are first used: code that is found on disk needs the addresses of `foreign` alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from dsl.codegen.library import (
-    argsort,
-    extremum,
-    factors,
-    fourier,
-    linalg,
-    matmul,
-    nonzero,
-    random,
-    running,
-    search,
-    sorting,
-    unique,
-)
-from dsl.codegen.library.call import Call
-from dsl.codegen.library.routines import provide, routine_text
-from dsl.codegen.library.special import SPECIAL, special
-from dsl.ir.graph import Node
+if TYPE_CHECKING:
+    from dsl.codegen.library.call import Call
+    from dsl.codegen.library.routines import provide, routine_text
+    from dsl.codegen.library.table import LOWERINGS, supported
 
-__all__ = ["LOWERINGS", "SPECIAL", "Call", "provide", "routine_text", "special", "supported"]
+__all__ = ["LOWERINGS", "Call", "provide", "routine_text", "supported"]
 
-LOWERINGS: dict[str, Callable[[Call], None]] = {
-    **running.LOWERINGS,
-    **extremum.LOWERINGS,
-    **sorting.LOWERINGS,
-    **argsort.LOWERINGS,
-    **nonzero.LOWERINGS,
-    **search.LOWERINGS,
-    **unique.LOWERINGS,
-    **matmul.LOWERINGS,
-    **linalg.LOWERINGS,
-    **factors.LOWERINGS,
-    **fourier.LOWERINGS,
-    **random.LOWERINGS,
-}
+_HOMES = {
+    "Call": "call", "LOWERINGS": "table", "provide": "routines", "routine_text": "routines", "supported": "table",
+}  # fmt: skip
 
 
-def supported(node: Node) -> bool:
-    """Tell whether a node can be compiled."""
-    return node.op.name in LOWERINGS
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found

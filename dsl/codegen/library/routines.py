@@ -2,7 +2,8 @@
 
 A routine is a function of C conventions, named `dsl_lib_<stem>_<dtype>`. Programs call it by name; `provide` looks
 through a module's text for such names, those of `foreign` and of `cpu.gemm`, and makes them known to the linker. It
-loads the routines it finds (through the disk cache, as programs), and what they need in turn.
+loads the routines it finds (through the disk cache, as programs, by their notes in `cpu.recipes`), and what they need in
+turn.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from dsl.codegen.cpu import jit
-from dsl.codegen.library import foreign
+from dsl.codegen.cpu import jit, recipes
 from dsl.codegen.llvm import Function, Module, Operand, Value
 from dsl.ir.types import BY_NAME, dtype_name
 
 __all__ = [
     "at",
     "call_routine",
+    "needs",
     "parallel",
     "per_thread",
     "pieces",
@@ -50,9 +51,7 @@ def routine(stem: str, *, vectorize: bool = False) -> Callable[[Build], Build]:
 
     def register(build: Build) -> Build:
         _BUILDERS[stem] = build
-        _FLAGS[stem] = (
-            ("no-unroll", "no-slp") if vectorize else ("no-unroll", "no-slp", "no-vectorize")
-        )
+        _FLAGS[stem] = ("no-unroll", "no-slp") if vectorize else (jit.AS_WRITTEN,)
         return build
 
     return register
@@ -67,6 +66,7 @@ def routine_text(symbol: str) -> str:
     """Return the module that defines a routine."""
     stem, dtype = _stem_and_dtype(symbol)
     module = Module(symbol)
+    importlib.import_module("dsl.codegen.library.table")  # which imports all that register here
     _BUILDERS[stem](module, symbol, dtype)
     return module.text()
 
@@ -91,35 +91,42 @@ def call_routine(
 
 def provide(text: str) -> None:
     """Make known to the linker what a module refers to in this library, NumPy and SciPy; call it before `jit.load`."""
-    for symbol in dict.fromkeys(_SYMBOL.findall(text)):
+    for symbol in needs(text):
         if symbol not in _loaded:
             with _lock:
                 _provide_one(symbol)
+
+
+def needs(text: str) -> list[str]:
+    """Return the symbols that `provide` makes known."""
+    return list(dict.fromkeys(_SYMBOL.findall(text)))
 
 
 def _provide_one(symbol: str) -> None:
     """Load what a symbol means, unless another thread did, and only then list it as loaded."""
     if symbol in _loaded:
         return
-    if foreign.is_foreign(symbol):
-        jit.define(symbol, foreign.address_of(symbol))
+    if recipes.provide([symbol]):
         _loaded[symbol] = None
         return
-    text, flags = _module_of(symbol)
-    provide(text.replace(symbol, ""))
-    code = jit.load(text, level=2, flags=flags)
+    text, level, flags = _module_of(symbol)
+    rest = text.replace(symbol, "")
+    provide(rest)
+    code = jit.load(text, level=level, flags=flags)
     jit.define(symbol, code.address(symbol))
+    known = jit.key(text, level=level, flags=flags)
+    recipes.keep(recipes.routine(symbol), known, needs=needs(rest))
     _loaded[symbol] = code
 
 
-def _module_of(symbol: str) -> tuple[str, tuple[str, ...]]:
-    """Return the module that defines a symbol, and the flags to compile it with."""
+def _module_of(symbol: str) -> tuple[str, int, tuple[str, ...]]:
+    """Return the module that defines a symbol, and the level and flags to compile it with."""
     stem, dtype = _stem_and_dtype(symbol)
     if not symbol.startswith(_PREFIX):
         from dsl.codegen.cpu import gemm
 
-        return gemm.library_text(dtype, _vector_unit()), ()
-    return routine_text(symbol), _FLAGS[stem]
+        return gemm.library_text(dtype, _vector_unit()), gemm.LEVEL, gemm.FLAGS
+    return routine_text(symbol), 2, _FLAGS[stem]
 
 
 def _vector_unit() -> str:

@@ -44,6 +44,10 @@ class Frames:
         """The frame that a node runs in: for an `enter` the parent, for an `exit` the loop."""
         return next(iter(self.sources(node)), ROOT)
 
+    def after(self, node: Node) -> str:
+        """The frame of a node's outputs, where others wait for it: for an `enter` the loop, for an `exit` the parent."""
+        return self._after.get(node, ROOT)
+
     def of(self, value: Value) -> str:
         """The frame of a value."""
         return self._after.get(value.node, ROOT)

@@ -14,7 +14,7 @@ from dsl.ir.checks.facts import Facts, Finding
 from dsl.ir.checks.matching import bind, symbols_in, types_text
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Literal, Node, Value
-from dsl.ir.registry import PLACEMENT, Op, Trait
+from dsl.ir.registry import PLACEMENT, Op, Trait, given_type
 from dsl.ir.types import DTYPES, I64, TensorType, ValueType, scalar
 
 # -- edges -----------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ _BY_NAME: dict[str, Kinds] = {
 # Control flow has no NumPy meaning that would tell; passes may add attributes of their own to it.
 _CONTROL: dict[str, dict[str, Kinds]] = {
     "while": {"carried": (int,)}, "scan": {"carried": (int,)}, "recording_while": {"carried": (int,)},
-    "recording_scan": {"carried": (int,)}, "enter": {"frame": (str,)},
+    "recording_scan": {"carried": (int,)}, "enter": {"frame": (str,)}, "send": {"key": (str,)}, "recv": {"key": (str,)},
 }  # fmt: skip
 _OPTIONAL: dict[str, Kinds] = {"invariant": (bool,)}
 
@@ -231,6 +231,8 @@ _OWN_TYPE_RULES = {"merge", "loop_merge"}
 def types_follow(facts: Facts) -> Iterator[Finding]:
     for node in facts.sound():
         if node.op.has(Trait.CONTROL) or node.op.name in _OWN_TYPE_RULES | {"param"}:
+            continue
+        if node.op.type is given_type:
             continue
         inputs = tuple([value.type for value in node.data_inputs])
         try:

@@ -23,6 +23,7 @@ for _name in (
     derive(_name, constant("no inputs that are numbers"))
 for _name in ("enqueue", "enqueue_many", "close_queue", "send", "save"):
     derive(_name, constant("no outputs"))
+derive("program", undifferentiable("it is compiled"))
 for _name in ("update_variable", "scatter_variable"):
     derive(_name, constant("what a variable holds is not a function of what is written"))
 for _name in (

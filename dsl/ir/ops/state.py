@@ -21,10 +21,10 @@ import numpy as np
 from dsl.errors import InternalError, TypeRuleError
 from dsl.ir.environment import Cancel, Done, Environment
 from dsl.ir.ops.rules import ANY, BOOLS, Attrs, Inputs, operands, refuse, require_rank
-from dsl.ir.registry import Trait, op
+from dsl.ir.registry import Trait, given_type, op
 from dsl.ir.types import I64, TensorType, scalar
 
-EFFECT, CHECKED, BLOCKING = Trait.EFFECT, Trait.CHECKED, Trait.BLOCKING
+EFFECT, CHECKED, BLOCKING, FLAT = Trait.EFFECT, Trait.CHECKED, Trait.BLOCKING, Trait.FLAT
 
 
 def _check_values(name: str, values: Inputs) -> None:
@@ -111,10 +111,6 @@ op("assert", "pred, *values ->", doc="Raise the built-in `error` with `message` 
 # -- variables -----------------------------------------------------------------------------------------------------
 
 
-def _given(inputs: Inputs, attrs: Attrs) -> Any:
-    raise InternalError("the type of this op is given, not derived")
-
-
 def _outside(*values: Any, variable: str = "", how: str = "set") -> Any:
     raise InternalError("this op acts on its environment")
 
@@ -157,12 +153,12 @@ def _scatter(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> t
     return (environment.find(attrs["variable"]).scatter(attrs["how"], *inputs),)
 
 
-op("read_variable", "-> x", doc="The contents of a variable.", type=_given, numpy=_outside, traits={EFFECT},
+op("read_variable", "-> x", doc="The contents of a variable.", type=given_type, numpy=_outside, traits={EFFECT},
    resource="variable {variable}", act=_read)  # fmt: skip
 op("update_variable", "x -> y", doc="Set, add to or subtract from a variable; the result is its value afterwards.",
    type=_update_type, numpy=_outside, traits={EFFECT}, resource="variable {variable}", act=_update)  # fmt: skip
 op("scatter_variable", "indices, updates -> y", doc="Set, add to or subtract from rows of a variable, one index after the other.",
-   type=_given, numpy=_outside, traits={EFFECT, CHECKED}, resource="variable {variable}", act=_scatter)  # fmt: skip
+   type=given_type, numpy=_outside, traits={EFFECT, CHECKED}, resource="variable {variable}", act=_scatter)  # fmt: skip
 
 
 # -- queues --------------------------------------------------------------------------------------------------------
@@ -182,7 +178,7 @@ def _size(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> tupl
     return (np.int64(environment.find(attrs["queue"]).size()),)
 
 
-def _queue_op(name: str, signature: str, doc: str, verb: str, type: Any = _given) -> None:
+def _queue_op(name: str, signature: str, doc: str, verb: str, type: Any = given_type) -> None:
     op(name, signature, doc=doc, type=type, numpy=_of_queue, traits={EFFECT, BLOCKING, CHECKED},
        resource="queue {queue}", begin=_on_queue(verb))  # fmt: skip
 
@@ -224,9 +220,9 @@ def _by_executor(environment: Environment, attrs: Attrs, inputs: Sequence[Any], 
 
 
 op("send", "x ->", doc="Give a token to the `recv` with the same key on another device.", type=lambda i, a: (),
-   numpy=_of_key, traits={EFFECT, BLOCKING}, resource="key {key}", begin=_by_executor)  # fmt: skip
-op("recv", "-> x", doc="The token of the `send` with the same key on another device.", type=_given,
-   numpy=_of_key, traits={EFFECT, BLOCKING}, resource="key {key}", begin=_by_executor)  # fmt: skip
+   numpy=_of_key, traits={EFFECT, BLOCKING, FLAT}, resource="key {key}", begin=_by_executor)  # fmt: skip
+op("recv", "-> x", doc="The token of the `send` with the same key on another device.", type=given_type,
+   numpy=_of_key, traits={EFFECT, BLOCKING, FLAT}, resource="key {key}", begin=_by_executor)  # fmt: skip
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -246,5 +242,20 @@ def _restore(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> t
 
 op("save", "*values ->", doc="Write values under names to a checkpoint file.", type=lambda i, a: (), numpy=_of_file,
    traits={EFFECT, CHECKED}, resource="file {path}", act=_save)  # fmt: skip
-op("restore", "-> *values", doc="Read values by name from a checkpoint file.", type=_given, numpy=_of_file,
+op("restore", "-> *values", doc="Read values by name from a checkpoint file.", type=given_type, numpy=_of_file,
    traits={EFFECT, CHECKED}, resource="file {path}", act=_restore)  # fmt: skip
+
+
+# -- programs ------------------------------------------------------------------------------------------------------
+
+
+def _of_program(*values: Any, name: str, run: object) -> Any:
+    raise InternalError("this op acts on its environment")
+
+
+def _run(environment: Environment, attrs: Attrs, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(attrs["run"](environment, inputs))
+
+
+op("program", "*inputs -> *outputs", doc="A compiled part of a graph, with the variables that it touches to itself.",
+   type=given_type, numpy=_of_program, traits={EFFECT, CHECKED}, resource="program {name}", act=_run)  # fmt: skip

@@ -273,7 +273,9 @@ class Scopes:
 
 def has_effect(node: Node) -> bool:
     """Tell whether a node, or a region that it owns, has an effect."""
-    return bool(resources_of(node.op, node.regions, node.attrs)) or any(r.effects for r in node.regions)
+    return bool(resources_of(node.op, node.regions, node.attrs)) or any(
+        r.effects for r in node.regions
+    )
 
 
 def is_rename(node: Node) -> bool:

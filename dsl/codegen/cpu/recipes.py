@@ -1,0 +1,135 @@
+"""Code found again by what its text is made from, so that a process to which nothing is new makes no text.
+
+The disk cache of `jit` knows code by the text of its module. To make that text takes the code generators, and to import
+them alone takes longer than all the rest of a first call. So beside the code a note is kept, under a digest of the recipe:
+everything that the text follows from. The note says under which key `jit` has the code, and a few facts that its users need.
+
+In: the parts of a recipe. Out: its note, or None: then the text is made as if there were no notes.
+
+What holds:
+- The sources of the code generators, by path, size and time, are part of every recipe, as are the machine, LLVM, NumPy
+  and Python. So a note is never older than what made it.
+- Sources that changed while this process ran, or shortly before, are not those it may have imported: it then neither
+  reads notes nor keeps them.
+- A note without its code, or a damaged one, is as good as none.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsl.codegen.cpu import cache, elf, jit
+
+__all__ = ["Note", "code", "find", "keep", "provide", "recipe", "routine"]
+
+_FOLDERS = ("codegen", "ir")  # of dsl, whose modules make text out of graphs
+_SETTLED = 10.0
+"""Seconds for which sources must have been left alone when this module is imported: longer than importing dsl takes."""
+
+_imported = time.time()
+
+
+class Note(NamedTuple):
+    """Under which key `jit` has the code, and what else is known about it."""
+
+    code: str
+    facts: dict[str, Any]
+
+
+def recipe(kind: str, *parts: str) -> str | None:
+    """Return the key for the note of something made from `parts`, or None if there can be no note."""
+    if not elf.runs_here() or _sources() is None:
+        return None
+    return cache.digest("recipe", *_surroundings(), kind, *parts)
+
+
+def find(key: str | None) -> Note | None:
+    """Return the note that was kept under a key."""
+    content = None if key is None else cache.store().get(key, counted=False)
+    if content is None:
+        return None
+    try:
+        code, facts = json.loads(content)
+    except ValueError:
+        return None
+    return Note(code, facts)
+
+
+def code(note: Note) -> jit.Code | None:
+    """Return the code of a note, when what it refers to in the library is linked; None if some of that is missing."""
+    return jit.find(note.code) if provide(note.facts["needs"]) else None
+
+
+def provide(symbols: Iterable[str]) -> bool:
+    """Make routines known to the linker by their notes, and functions of NumPy and SciPy; tell whether all are."""
+    return all(jit.defines(symbol) or _provide(symbol) for symbol in symbols)
+
+
+def _provide(symbol: str) -> bool:
+    from dsl.codegen.library import foreign
+
+    if foreign.is_foreign(symbol):
+        jit.define(symbol, foreign.address_of(symbol))
+        return True
+    note = find(routine(symbol))
+    found = None if note is None else code(note)
+    if found is None:
+        return False
+    _routines[symbol] = found
+    jit.define(symbol, found.address(symbol))
+    return True
+
+
+_routines: dict[str, jit.Code] = {}
+
+
+def routine(symbol: str) -> str | None:
+    """Return the key for the note of one of the library's routines."""
+    return recipe("routine", symbol)
+
+
+def keep(key: str | None, code: str, *, needs: Sequence[str] = (), **facts: Any) -> None:
+    """Keep a note for later processes; `needs` are the symbols of the library and of NumPy that the code refers to."""
+    if key is not None:
+        content = json.dumps([code, {"needs": list(needs), **facts}])
+        cache.store().put(key, content.encode())
+
+
+@functools.cache
+def _surroundings() -> tuple[str, ...]:
+    return (*jit.machine_and_compiler(), np.__version__, sys.version, _sources() or "")
+
+
+@functools.cache
+def _sources() -> str | None:
+    """Return a text that differs if a source file does, or None if one is too new to tell what was imported."""
+    files = sorted(_files([os.path.join(_home(), folder) for folder in _FOLDERS]))
+    if not files or max(changed for _, _, changed in files) > 1e9 * (_imported - _SETTLED):
+        return None
+    return "\n".join(f"{path} {size} {changed}" for path, size, changed in files)
+
+
+def _home() -> str:
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _files(folders: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield path, size and time of change, in nanoseconds, of the sources in folders; none if they are in an archive."""
+    for folder in folders:
+        if not os.path.isdir(folder):
+            continue
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    info = entry.stat()
+                    yield entry.path, info.st_size, info.st_mtime_ns
+                elif entry.is_dir() and entry.name != "__pycache__":
+                    yield from _files([entry.path])

@@ -1,0 +1,44 @@
+"""Which op is emitted by which function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dsl.codegen.library import (
+    argsort,
+    extremum,
+    factors,
+    fourier,
+    linalg,
+    matmul,
+    nonzero,
+    random,
+    running,
+    search,
+    sorting,
+    unique,
+)
+from dsl.codegen.library.call import Call
+from dsl.ir.graph import Node
+
+__all__ = ["LOWERINGS", "supported"]
+
+LOWERINGS: dict[str, Callable[[Call], None]] = {
+    **running.LOWERINGS,
+    **extremum.LOWERINGS,
+    **sorting.LOWERINGS,
+    **argsort.LOWERINGS,
+    **nonzero.LOWERINGS,
+    **search.LOWERINGS,
+    **unique.LOWERINGS,
+    **matmul.LOWERINGS,
+    **linalg.LOWERINGS,
+    **factors.LOWERINGS,
+    **fourier.LOWERINGS,
+    **random.LOWERINGS,
+}
+
+
+def supported(node: Node) -> bool:
+    """Tell whether a node can be compiled."""
+    return node.op.name in LOWERINGS

@@ -1,0 +1,222 @@
+"""Where the nodes of a flat graph run: the static frame of each, and what has to be alive for it to be.
+
+In: a flat graph. Out: for each node the frame that it runs in, for each value the frame that its tokens are in, and for
+each value its *conditions*: a set such that tokens of values with equal sets come, and are dead, together. Graphs that
+could never run are refused here, with the words of `dsl.ir.token_machine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from dsl.errors import DslError
+from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.printer import node_lines
+from dsl.ir.registry import Trait
+from dsl.ir.types import BOOL, scalar
+
+__all__ = ["Conditions", "Frames", "StaticFrame", "fail", "waits_of"]
+
+
+def fail(graph: Graph, message: str, node: Node) -> NoReturn:
+    """Raise what went wrong with a node, with its line."""
+    line = node_lines(graph).get(node, node.op.name)
+    raise DslError(f"{message}\n  {line}", location=node.loc)
+
+
+@dataclass(eq=False)
+class StaticFrame:
+    """A frame of the graph; the graph itself is the outermost, without a name and parent."""
+
+    name: str
+    parent: StaticFrame | None
+    enters: list[Node] = field(default_factory=list)
+
+
+class Frames:
+    """The frames of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.root = StaticFrame("", None)
+        self.all: dict[str, StaticFrame] = {"": self.root}
+        self.of: dict[Node, StaticFrame] = {}  # where a node runs
+        self._after: dict[Node, StaticFrame] = {value.node: self.root for value in graph.params}
+        for node in graph.nodes:
+            self.of[node] = frame = self._reading(node)
+            self._after[node] = self._leading(node, frame)
+        for merge, value in graph.back.items():
+            if merge in self.of and self.where(value) is not self.of[merge]:
+                self._refuse(merge)
+
+    def where(self, value: Value) -> StaticFrame:
+        """Return the frame in which a value's tokens are."""
+        return self._after[value.node]
+
+    def after(self, node: Node) -> StaticFrame:
+        """Return the frame in which others are told that a node is over."""
+        return self._after[node]
+
+    def _reading(self, node: Node) -> StaticFrame:
+        sources = [value.node for value in node.inputs] + list(node.controls)
+        frames = {self._after[source] for source in sources}
+        if len(frames) > 1:
+            self._refuse(node)
+        return frames.pop() if frames else self.root
+
+    def _leading(self, node: Node, frame: StaticFrame) -> StaticFrame:
+        name = node.op.name
+        if name == "switch" and node.inputs[1].type != scalar(BOOL):
+            found = node.inputs[1].type
+            fail(self.graph, f"the predicate of a switch must be bool[], got {found}", node)
+        if name == "enter":
+            return self._entered(node, frame)
+        if name == "exit":
+            if frame.parent is None:
+                fail(self.graph, "an exit outside any frame", node)
+            return frame.parent
+        return frame
+
+    def _entered(self, node: Node, frame: StaticFrame) -> StaticFrame:
+        name = node.attrs["frame"]
+        found = self.all.setdefault(name, StaticFrame(name, frame))
+        if found.parent is not frame:
+            fail(self.graph, f"frame {name!r} waits for an enter that never comes", node)
+        found.enters.append(node)
+        return found
+
+    def _refuse(self, node: Node) -> NoReturn:
+        fail(self.graph, "waits for a token that never comes", node)
+
+
+Condition = frozenset[Hashable]
+NOTHING: Condition = frozenset()
+
+
+class Conditions:
+    """What values depend on: `running` and `of` are the conditions of nodes and of values, `waits` what they wait for.
+
+    A condition is (predicate, side) of a switch, or a name for something else that decides. What comes round a loop has
+    the same conditions as long as it entered, and goes round, under the same; and a loop that ends by its predicate sends
+    its exits wherever it was entered. Both need what comes later in the graph: everything is computed again until
+    nothing changes.
+    """
+
+    def __init__(self, graph: Graph, frames: Frames) -> None:
+        self.graph, self.frames = graph, frames
+        self.of: dict[Value, Condition] = dict.fromkeys(graph.params, NOTHING)
+        self.running: dict[Node, Condition] = {value.node: NOTHING for value in graph.params}
+        self._round: dict[Node, Hashable] = {}
+        while self._visit():
+            pass
+
+    def _visit(self) -> bool:
+        """Compute everything once; tell whether anything changed."""
+        before, turned = dict(self.of), self._round
+        for node in self.graph.nodes:
+            self.running[node] = self._union(node)
+            for value in node.outputs:
+                self.of[value] = self._condition(node, value)
+        names: dict[Hashable, int] = {}
+        self._round = {}
+        for merge, value in self.graph.back.items():
+            if merge in self.running:
+                key = self.frames.of[merge].name, self.running[merge], self.of[value]
+                self._round[merge] = names.setdefault(key, len(names))
+        return before != self.of or turned != self._round
+
+    def _union(self, node: Node) -> Condition:
+        """What decides whether a node that needs all its inputs is alive."""
+        parts = [self.of[value] for value in node.inputs]
+        return NOTHING.union(*parts, *(self._after(control) for control in node.controls))
+
+    def _after(self, node: Node) -> Condition:
+        """What decides whether the nodes that wait for this one are alive."""
+        if node.op.name == "send":
+            return frozenset([node])
+        is_ordinary = node.op.name not in _MOVING
+        return self.running[node] if is_ordinary else self.of[node.outputs[0]]
+
+    def _condition(self, node: Node, value: Value) -> Condition:
+        name, decided = node.op.name, self.running[node]
+        if name == "switch":
+            return decided | {(node.inputs[1], value.index)}
+        if name == "merge":
+            return self._merged(node)
+        if name == "enter" and node.attrs.get("invariant"):
+            return frozenset([("entered", decided)]) if decided else NOTHING
+        if name == "loop_merge":
+            return frozenset([("round", decided, self._round.get(node))])
+        if name in ("enter", "next_iteration"):
+            return frozenset([(name, decided)])
+        if name == "exit":
+            return self._exited(node)
+        return frozenset([node]) if name == "recv" else decided
+
+    def _merged(self, node: Node) -> Condition:
+        """Both sides of one switch make a value that is alive wherever the switch is."""
+        if len(node.inputs) == 1:
+            return self.of[node.inputs[0]]
+        if len(node.inputs) == 2:
+            a, b = (self.of[value] for value in node.inputs)
+            if _opposite(a, b):
+                return a & b
+        return frozenset([node])
+
+    def _exited(self, node: Node) -> Condition:
+        frame, decided = self.frames.of[node], self.running[node]
+        entered = {self.running.get(enter) for enter in frame.enters}
+        turning = {
+            self.running.get(value.node)
+            for merge, value in self.graph.back.items()
+            if self.frames.of.get(merge) is frame
+        }
+        if len(entered) == len(turning) == 1:
+            outside, again = entered.pop(), turning.pop()
+            if outside is not None and again is not None and _opposite(decided, again):
+                return outside
+        return frozenset([("exited", frame.name, decided)])
+
+
+_MOVING = ("enter", "exit", "merge", "loop_merge", "next_iteration", "recv")
+
+
+def _opposite(a: Condition, b: Condition) -> bool:
+    """Tell whether two sets differ in nothing but the side of one switch."""
+    one, other = a - b, b - a
+    if len(one) != 1 or len(other) != 1:
+        return False
+    (x,), (y,) = one, other
+    sides = isinstance(x, tuple) and isinstance(y, tuple) and isinstance(x[0], Value)
+    return sides and x[0] is y[0] and x[1] != y[1]  # type: ignore[index]
+
+
+Waits = tuple[int, int]
+
+
+def waits_of(graph: Graph, frames: Frames) -> dict[Node, Waits]:
+    """Map each node to the nodes that may wait for something outside and that it comes after, as bits of two numbers.
+
+    The first has those of the same iteration. The second has those of earlier iterations, which are all that the frame
+    and its inner frames hold: an iteration may have to wait until an earlier one is over. What does not wait for
+    the same must not be made one: the other side may be waiting for one of the two before it goes on.
+    """
+    blocking = {n: 1 << k for k, n in enumerate(graph.nodes) if n.op.has(Trait.BLOCKING)}
+    inside: dict[StaticFrame, int] = dict.fromkeys(frames.all.values(), 0)
+    for node, bit in blocking.items():
+        frame: StaticFrame | None = frames.of[node]
+        while frame is not None:
+            inside[frame] |= bit
+            frame = frame.parent
+    found: dict[Node, Waits] = {value.node: (0, 0) for value in graph.params}
+    for node in graph.nodes:
+        now, before = blocking.get(node, 0), 0
+        for source in [*(value.node for value in node.inputs), *node.controls]:
+            now |= found[source][0]
+            before |= found[source][1]
+        if node.op.name == "loop_merge":
+            before |= inside[frames.of[node]]
+        found[node] = (now | before, before) if node.op.name == "exit" else (now, before)
+    return found

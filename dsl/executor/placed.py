@@ -1,0 +1,122 @@
+"""Graphs on the devices of this process: what runs a graph token by token, wherever its nodes are.
+
+`make_runner` returns a function of the arguments and the environment. A graph of one device is run there; one that names
+devices, or that may use several, is placed, cut into parts and run on all of them at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsl.config import config
+from dsl.errors import DslError
+from dsl.executor.executor import Executor
+from dsl.ir.environment import Environment
+from dsl.ir.graph import Graph, Node
+from dsl.ir.interpret import apply_node
+from dsl.ir.parts import Partition, node_names
+from dsl.ir.registry import Trait
+from dsl.ir.token_machine import run_tokens
+from dsl.ir.types import TensorType
+from dsl.passes.lower_spanning import lower_spanning
+from dsl.passes.partition import partition
+from dsl.passes.place import place
+from dsl.runtime.devices import Cpu
+from dsl.runtime.parts import run_parts
+
+__all__ = ["Runner", "make_runner", "measured"]
+
+Runner = Callable[[Sequence[Any], Environment], list[Any]]
+
+
+def make_runner(
+    graph: Graph, devices: Sequence[Cpu], *, soft: bool = False, parallel_iterations: int = 10
+) -> Runner:
+    """Return what runs a graph on some devices; many threads may call it at once."""
+    if len(devices) == 1 and not any("device" in node.attrs for node in graph.walk()):
+        return _on_one(graph, parallel_iterations)
+    return _Placed(graph, devices, soft, parallel_iterations).run
+
+
+def _on_one(graph: Graph, parallel: int) -> Runner:
+    if config.backend == "interpreter":
+        return lambda args, environment: run_tokens(
+            graph, args, parallel_iterations=parallel, environment=environment
+        )
+    return Executor(graph, parallel_iterations=parallel).run
+
+
+class _Placed:
+    """A graph in parts, each with what runs it."""
+
+    def __init__(self, graph: Graph, devices: Sequence[Cpu], soft: bool, parallel: int) -> None:
+        self.devices = {str(device.name): device for device in devices}
+        placed = place(
+            lower_spanning(graph), [d.name for d in devices], soft=soft, costs=measured(graph)
+        )
+        self.partition: Partition = partition(placed)
+        self.runners: Mapping[Graph, Runner] = {
+            part.graph: _on_one(part.graph, parallel) for part in self.partition.parts.values()
+        }
+
+    def run(self, args: Sequence[Any], environment: Environment) -> list[Any]:
+        return run_parts(self.partition, args, self.devices, self._run_one, environment)
+
+    def _run_one(
+        self, graph: Graph, args: Sequence[Any], environment: Environment
+    ) -> Sequence[Any]:
+        return self.runners[graph](args, environment)
+
+
+# -- what nodes cost -----------------------------------------------------------------------------------------------
+
+_BUDGET = 0.05  # seconds that measuring one graph may take
+_LARGEST = 1 << 22  # bytes of an input that is made for the sake of measuring
+_known: dict[Any, float] = {}
+
+
+def measured(graph: Graph) -> dict[str, float]:
+    """Return how long nodes of known sizes take, in seconds, by name; each kind of node is timed once a process."""
+    found: dict[str, float] = {}
+    end = time.perf_counter() + _BUDGET
+    for node, name in node_names(graph).items():
+        if not _is_measurable(node):
+            continue
+        key = (node.op.name, tuple(v.type for v in node.inputs), repr(sorted(node.attrs.items())))
+        if key not in _known and time.perf_counter() < end:
+            _known[key] = _time(node)
+        if key in _known:
+            found[name] = _known[key]
+    return found
+
+
+def _is_measurable(node: Node) -> bool:
+    plain = node.op.has(Trait.PURE) and not node.regions and not node.dims and node.inputs
+    return bool(plain) and all(
+        isinstance(v.type, TensorType) and v.type.is_static() and _bytes(v.type) <= _LARGEST
+        for v in node.inputs
+    )
+
+
+def _bytes(type: TensorType) -> int:
+    return math.prod(_static(type)) * type.dtype.itemsize
+
+
+def _static(type: TensorType) -> list[int]:
+    return [n for n in type.shape if isinstance(n, int)]
+
+
+def _time(node: Node) -> float:
+    """Time a node on ones; one that does not take them counts as costing nothing."""
+    inputs = [np.ones(_static(v.tensor), v.dtype) for v in node.inputs]
+    try:
+        start = time.perf_counter()
+        apply_node(node, inputs)
+        return time.perf_counter() - start
+    except (DslError, ValueError, IndexError, ArithmeticError, np.linalg.LinAlgError):
+        return 0.0

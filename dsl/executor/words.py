@@ -1,0 +1,85 @@
+"""Tokens and arrays: the words of a token in memory as a NumPy array, and the other way round."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from dsl.codegen.cpu import runtime, token_layout
+from dsl.codegen.cpu.tokens import core
+from dsl.ir.types import TensorType
+
+__all__ = ["peek", "poke", "read_token", "write_feed", "write_result"]
+
+_SMALL = 1 << 12  # bytes up to which a copy is quicker than giving memory away
+
+
+def peek(address: int, word: int = 0) -> int:
+    """Return a word of memory."""
+    return ctypes.c_int64.from_address(address + 8 * word).value
+
+
+def poke(address: int, word: int, value: int) -> None:
+    """Set a word of memory."""
+    ctypes.c_int64.from_address(address + 8 * word).value = value
+
+
+class _Block:
+    """A block of the allocator that an array has for its base."""
+
+    def __init__(self, address: int, dtype: np.dtype, dims: tuple[int, ...]) -> None:
+        self.address = address
+        interface = {"shape": dims, "typestr": "|u1", "data": (address, False), "version": 3}
+        self.__array_interface__ = {**interface, "shape": (int(np.prod(dims)) * dtype.itemsize,)}
+
+    def __del__(self) -> None:
+        core().release(self.address)
+
+
+def read_token(address: int, type: TensorType) -> np.ndarray:
+    """Return the value of a token as an array that nobody else writes.
+
+    A large array that only this token owns goes over to the caller, and the token owns nothing afterwards.
+    """
+    if not type.rank:
+        return _copied(address, type.dtype, ())
+    pointer = peek(address)
+    dims = tuple((ctypes.c_int64 * type.rank).from_address(address + 8))
+    size = int(np.prod(dims)) * type.dtype.itemsize
+    owner = peek(address, 1 + type.rank)
+    if size > _SMALL and owner == pointer and peek(owner, token_layout.REFERENCES) == 1:
+        poke(address, 1 + type.rank, 0)
+        return np.asarray(_Block(owner, type.dtype, dims)).view(type.dtype).reshape(dims)
+    return _copied(pointer, type.dtype, dims)
+
+
+def _copied(address: int, dtype: np.dtype, dims: tuple[int, ...]) -> np.ndarray:
+    made = np.empty(dims, dtype)
+    ctypes.memmove(made.ctypes.data, address, made.nbytes)
+    return made
+
+
+def write_feed(address: int, array: np.ndarray) -> None:
+    """Write the words of a token for an array that somebody else keeps."""
+    if not array.ndim:
+        ctypes.memmove(address, array.tobytes(), array.nbytes)
+        return
+    words = (array.ctypes.data, *array.shape, 0)
+    (ctypes.c_int64 * len(words)).from_address(address)[:] = words
+
+
+def write_result(address: int, array: Any, type: TensorType) -> None:
+    """Write a result of a unit, as its program would: an array goes to a block of its own."""
+    plain = np.ascontiguousarray(array, type.dtype)
+    if not type.rank:
+        ctypes.memmove(address, plain.tobytes(), plain.nbytes)
+        return
+    alloc = runtime.function("dsl_alloc", ctypes.c_void_p, ctypes.c_int64)
+    block = alloc(max(1, plain.nbytes))
+    if not block:
+        raise MemoryError
+    ctypes.memmove(block, plain.ctypes.data, plain.nbytes)
+    words = (block, *plain.shape)
+    (ctypes.c_int64 * len(words)).from_address(address)[:] = words

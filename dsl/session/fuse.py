@@ -1,0 +1,197 @@
+"""Parts of a step that wait for nothing become one node each: a native program that has its variables to itself.
+
+    dequeue -> matmul -> ... -> update_variable      becomes      dequeue -> program
+
+So what a step does between two waits is compiled as a whole, and what it does to variables is atomic, as in a step that
+never waits. Parts are found by levels: a node's level counts the nodes that wait, or act otherwise, on the longest way to it;
+the others of one level form a part. No way leads out of a part and back into it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsl.ir.build import Builder
+from dsl.ir.dims import Dim, symbols_of
+from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.registry import get_op
+from dsl.ir.rewrite import has_effect, is_flat
+from dsl.ir.types import TensorType
+from dsl.session.native import NativeStep, make_native, waits_for_nothing, walk
+
+__all__ = ["fuse"]
+
+_serial = itertools.count(1)
+
+
+def fuse(graph: Graph, resources: Mapping[str, Any]) -> Graph:
+    """Return a structured graph with a `program` for each part that waits for nothing; a flat graph stays as it is."""
+    if is_flat(graph):
+        return graph
+    parts = _parts(graph)
+    made = _Fused(graph)
+    number = {node: k for k, part in enumerate(parts) for node in part}
+    left = [len(part) for part in parts]
+    for node in graph.nodes:
+        if node not in number:
+            made.keep(node)
+            continue
+        left[number[node]] -= 1
+        if not left[number[node]]:
+            made.replace(parts[number[node]], resources)
+    return made.finish()
+
+
+def _parts(graph: Graph) -> list[list[Node]]:
+    """Return the parts in an order in which they can run; constants are wherever they are read."""
+    level: dict[Node, int] = {}
+    fusible = {node: all(map(waits_for_nothing, walk(node))) for node in graph.nodes}
+    found: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        before = [v.node for v in node.inputs] + list(node.controls)
+        level[node] = max(
+            (
+                level[p] + (not (fusible[p] and fusible[node]))
+                for p in before
+                if p in level and p.op.name != "const"
+            ),
+            default=0,
+        )
+        if fusible[node] and node.op.name != "const":
+            found.setdefault(level[node], []).append(node)
+    return [part for _, part in sorted(found.items())]
+
+
+class _Fused:
+    """The new graph under construction."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.values: dict[Value, Value] = {}
+        self.after: dict[Node, tuple[Node, ...]] = {}
+        self.read: dict[Value, set[Node]] = {}
+        for node in graph.nodes:
+            for value in node.inputs:
+                self.read.setdefault(value, set()).add(node)
+
+    def keep(self, node: Node) -> None:
+        inputs = tuple(self.values.get(v, v) for v in node.inputs)
+        controls = self._moved(node.controls)
+        made = _with(node, inputs, controls)
+        self.after[node] = (made,)
+        self.values.update(zip(node.outputs, made.outputs, strict=True))
+
+    def _moved(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
+        return tuple(dict.fromkeys(new for old in nodes for new in self.after.get(old, ())))
+
+    def replace(self, part: Sequence[Node], resources: Mapping[str, Any]) -> None:
+        """Put a program in the place of a part, or keep the nodes if it cannot be compiled as one."""
+        inside = set(part)
+        outputs = [v for node in part for v in node.outputs if self._is_used(v, inside)]
+        inputs = self._inputs(part, inside)
+        step = make_native(_body(self.graph.name, part, inputs, outputs), (), resources)
+        if step is None:
+            for node in part:
+                self.keep(node)
+            return
+        controls = self._moved(c for node in part for c in node.controls if c not in inside)
+        attrs = {"name": f"{self.graph.name}_{next(_serial)}", "run": _runner(step)}
+        given = tuple(self.values.get(v, v) for v in inputs)
+        types = tuple(v.type for v in outputs)
+        made = Node(get_op("program"), given, attrs, types, (), controls, (), part[-1].loc)
+        self.after.update((node, (made,)) for node in part)
+        self.values.update(zip(outputs, made.outputs, strict=True))
+
+    def _is_used(self, value: Value, inside: set[Node]) -> bool:
+        return value in self.graph.results or not self.read.get(value, set()) <= inside
+
+    def _inputs(self, part: Sequence[Node], inside: set[Node]) -> list[Value]:
+        """Return what a part reads from outside, and what tells the sizes that it knows by name only."""
+        found: dict[Value, None] = {}
+        for node in part:
+            for value in node.inputs:
+                if value.node not in inside and value.node.op.name != "const":
+                    found[value] = None
+        known = _plain_symbols(found) | _plain_symbols(v for n in part for v in n.outputs)
+        for symbol in _symbols((*found, *(v for n in part for v in n.outputs))):
+            if symbol not in known:
+                source = self._source(symbol, inside)
+                if source is not None:
+                    found[source] = None
+                    known.add(symbol)
+        return list(found)
+
+    def _source(self, symbol: Dim, inside: set[Node]) -> Value | None:
+        """Return a value from outside, made already, that has the size among its own."""
+        made = (v for n in self.after for v in n.outputs)
+        for value in itertools.chain(self.graph.params, made):
+            if isinstance(value.type, TensorType) and symbol in value.type.shape:
+                return value
+        return None
+
+    def finish(self) -> Graph:
+        results = tuple(self.values.get(v, v) for v in self.graph.results)
+        effects = self._moved(self.graph.effects)
+        programs = [n for made in self.after.values() for n in made if n.op.name == "program"]
+        kept = tuple(dict.fromkeys((*effects, *programs)))
+        return Graph(self.graph.name, self.graph.params, results, kept)
+
+
+def _body(
+    name: str, part: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> Graph:
+    """Return a part as a graph of its own; order with what is outside is the business of the program's node."""
+    builder = Builder(name)
+    values = {v: builder.param(v.type, _name(v)) for v in inputs}
+    after: dict[Node, Node] = {}
+    for node in part:
+        controls = tuple(after[c] for c in node.controls if c in after)
+        given = tuple(values.get(v, v) for v in node.inputs)
+        made = after[node] = _with(node, given, controls)
+        values.update(zip(node.outputs, made.outputs, strict=True))
+    effects = tuple(after[node] for node in part if has_effect(node))
+    return Graph(name, tuple(builder.params), tuple(values[v] for v in outputs), effects)
+
+
+def _name(value: Value) -> str:
+    return str(value.node.attrs.get("name", ""))
+
+
+def _with(node: Node, inputs: tuple[Value, ...], controls: tuple[Node, ...]) -> Node:
+    if inputs == node.inputs and controls == node.controls:
+        return node
+    return Node(
+        node.op, inputs, node.attrs, node.types, node.regions, controls, node.dims, node.loc
+    )
+
+
+def _symbols(values: Iterable[Value]) -> list[Dim]:
+    found: dict[Dim, None] = {}
+    for value in values:
+        if isinstance(value.type, TensorType):
+            for dim in value.type.shape:
+                found.update(dict.fromkeys(symbols_of(dim)))
+    return list(found)
+
+
+def _plain_symbols(values: Iterable[Value]) -> set[Dim]:
+    return {
+        dim
+        for value in values
+        if isinstance(value.type, TensorType)
+        for dim in value.type.shape
+        if isinstance(dim, Dim) and symbols_of(dim) == [dim]
+    }
+
+
+def _runner(step: NativeStep) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
+    direct = step.direct()
+
+    def run(environment: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        return direct(*[np.ascontiguousarray(x).reshape(np.shape(x)) for x in inputs])  # type: ignore[no-any-return]
+
+    return run

@@ -1,0 +1,378 @@
+"""Graphs that users build: `with graph:` NumPy's functions on tensors make nodes instead of running.
+
+A tensor of a graph is a traced array; placeholders, variables and queues are where it meets the outside. Effects (writes of
+variables, queue operations, prints) happen when a step asks for them, in the order in which they were written.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend import scopes
+from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here
+from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, supported_dtype
+from dsl.ir import graph as ir
+from dsl.ir.dims import Symbol
+from dsl.ir.graph import Attrs, Node, Value
+from dsl.ir.registry import Op
+from dsl.ir.types import I64, TensorType
+from dsl.passes.thread_state import hoist_reads
+
+__all__ = [
+    "Graph", "Operation", "colocate_with", "control_dependencies", "device", "group", "node_of", "placeholder",
+]  # fmt: skip
+
+_SMALL = 64  # elements of an array that become part of the program rather than an input of it
+_serial = itertools.count(1)
+
+
+class Operation:
+    """Something that a step does and that has no value: `session.run(operation)` does it and returns None."""
+
+    def __init__(self, graph: Graph, nodes: tuple[Node, ...], name: str) -> None:
+        self.graph, self.nodes, self.name = graph, nodes, name
+
+    def __repr__(self) -> str:
+        return f"<dsl.Operation {self.name!r}>"
+
+
+class _Root(Scope):
+    """The outermost scope of a graph. Effects are ordered when a step is cut out, so that they do not pull one another in."""
+
+    is_graph = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.order: dict[Node, int] = {}  # when each node was made
+        self.waits: list[tuple[Node, ...]] = []  # of `control_dependencies`, outermost first
+
+    def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
+        regions = tuple(options.get("regions", ()))
+        given = tuple(inputs)
+        if regions:
+            name = op if isinstance(op, str) else op.name
+            regions, variables = hoist_reads(name, regions)
+            options["regions"] = regions
+            given += tuple(self._read(name, type) for name, type in variables.items())
+        if self.waits:
+            before = (*options.get("controls", ()), *itertools.chain.from_iterable(self.waits))
+            options["controls"] = tuple(dict.fromkeys(before))
+        made = super().node(op, given, attrs, **options)
+        self.order.setdefault(made, len(self.order))
+        return made
+
+    def _read(self, variable: str, type: Any) -> Value:
+        return self.node("read_variable", (), {"variable": variable}, types=(type,)).output
+
+    def _chain(self, resources: Iterable[str]) -> tuple[Node, ...]:
+        return ()
+
+
+class _Building(Trace):
+    """What is under way while a graph is built."""
+
+    is_graph = True
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph.name, _Root(graph.name))
+        self.graph = graph
+        self._reads: dict[Any, Traced] = {}
+        self._writes: dict[str, int] = {}
+
+    # -- arrays -----------------------------------------------------------------------------------------------------
+
+    def embedded(self, array: np.ndarray) -> Traced | None:
+        """Keep a copy of a large array beside the graph."""
+        if array.size <= _SMALL:
+            return None
+        value = self.root.param(TensorType(supported_dtype(array.dtype), array.shape), "constant")
+        self.graph.bound[value] = np.array(array, dtype=supported_dtype(array.dtype), order="C")
+        made = self.by_array[id(array)] = Traced(Storage(value, self.root))
+        self.keep.append(array)
+        return made
+
+    # -- variables ----------------------------------------------------------------------------------------------------
+
+    def read_variable(self, variable: Any) -> Traced:
+        """Return a variable's contents; one node does for all reads between two writes."""
+        name, scope = self.adopt(variable), current_scope()
+        waits = tuple(self.graph.root.waits)
+        key = (scope, name, self._writes.get(name, 0), waits)
+        if key not in self._reads:
+            type = TensorType(variable.dtype, variable.shape)
+            node = scope.node("read_variable", (), {"variable": name}, types=(type,))
+            self._reads[key] = fresh(node.output)
+        return Traced(self._reads[key].storage)
+
+    def write_variable(self, variable: Any, how: str, value: Any) -> Traced:
+        """Make the node that writes a variable; its value is the variable's afterwards."""
+        name, scope = self.adopt(variable), current_scope()
+        spread = lift(_FUNCTIONS["broadcast_to"](_converted(value, variable.dtype), variable.shape))
+        attrs = {"variable": name, "how": how}
+        self._writes[name] = self._writes.get(name, 0) + 1
+        return fresh(scope.node("update_variable", (read(spread),), attrs).output)
+
+    def scatter_variable(self, variable: Any, how: str, indices: Any, updates: Any) -> Traced:
+        """Make the node that writes rows of a variable."""
+        name, scope = self.adopt(variable), current_scope()
+        places = lift(indices)
+        if places.dtype.kind not in "iu":
+            raise TypeRuleError(f"indices must be integers, not {places.dtype}", location=here())
+        rows = _converted(updates, variable.dtype)
+        rows = _FUNCTIONS["broadcast_to"](rows, (*places.shape, *variable.shape[1:]))
+        type = TensorType(variable.dtype, variable.shape)
+        self._writes[name] = self._writes.get(name, 0) + 1
+        inputs = (cast(read(places), I64), read(lift(rows)))
+        attrs = {"variable": name, "how": how}
+        return fresh(scope.node("scatter_variable", inputs, attrs, types=(type,)).output)
+
+
+def _converted(value: Any, dtype: np.dtype) -> Traced:
+    found = lift(value)
+    return found if found.dtype == dtype else fresh(cast(read(found), dtype))
+
+
+class Graph:
+    """A graph under construction, and the variables and queues it uses.
+
+    >>> graph = Graph()
+    >>> with graph:
+    ...     x = placeholder(np.float64, (None,), name="x")
+    ...     y = np.sin(x).sum()
+    >>> import dsl
+    >>> with dsl.Session(graph) as session:
+    ...     float(session.run(y, {x: np.zeros(3)}))
+    0.0
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.placeholders: dict[Value, str] = {}
+        self.bound: dict[Value, np.ndarray] = {}  # inputs that are constant
+        self.written: dict[str, Traced] = {}  # tensors by name
+        self.operations: dict[str, Operation] = {}
+        self.flat: ir.Graph | None = None  # of a hand-written one
+        self._trace = _Building(self)
+
+    @staticmethod
+    def of(graph: ir.Graph) -> Graph:
+        """Return a graph that was written by hand or parsed; its params are placeholders, its results `results`."""
+        made = Graph(graph.name)
+        made.flat = graph
+        for param in graph.params:
+            name = str(param.node.attrs["name"])
+            made.placeholders[param] = name
+            made.written[name] = Traced(Storage(param, made.root))
+        for node in graph.nodes:
+            made.root.order.setdefault(node, len(made.root.order))
+        return made
+
+    # -- building -----------------------------------------------------------------------------------------------------
+
+    @property
+    def root(self) -> _Root:
+        """The scope of the graph."""
+        assert isinstance(self._trace.root, _Root)
+        return self._trace.root
+
+    def __enter__(self) -> Graph:
+        scopes.begin(self._trace)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        scopes.end()
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """The variables and queues by the names that nodes use."""
+        return self._trace.resources
+
+    def adopt(self, resource: Any) -> str:
+        """Return the name under which nodes refer to a variable or queue."""
+        return self._trace.adopt(resource)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables that were made in the graph or that it uses, in order."""
+        return [r for r in self.resources.values() if hasattr(r, "assign")]
+
+    @property
+    def results(self) -> list[Traced]:
+        """The results of a graph that was written by hand."""
+        if self.flat is None:
+            return []
+        return [Traced(Storage(value, self.root)) for value in self.flat.results]
+
+    def tensor(self, name: str) -> Any:
+        """Return the tensor or operation of a name."""
+        found: Any = self.written.get(name.split(":")[0])
+        if found is None:
+            found = self.operations.get(name)
+        if found is None:
+            known = ", ".join(sorted([*self.written, *self.operations])) or "none"
+            raise UnsupportedError(
+                f"the graph has no tensor named {name!r} (named ones: {known})",
+                remedy="pass the tensor itself, or give it a name",
+            )
+        return found
+
+    def value_of(self, tensor: Any) -> Value:
+        """Return the value that a tensor of this graph is now."""
+        if tensor.views:
+            with self:
+                return read(tensor)
+        value: Value = tensor.storage.value
+        return value
+
+    def owns(self, tensor: Any) -> bool:
+        """Tell whether a traced array is a tensor of this graph."""
+        return isinstance(tensor, Traced) and tensor.storage.scope is self.root
+
+    def ir(self, *fetches: Any) -> str:
+        """Return what a step that fetches these computes, as text; all of the graph if nothing is named."""
+        from dsl.session.cut import cut
+
+        values = [self.value_of(f) for f in fetches if isinstance(f, Traced)]
+        targets = [n for f in fetches if isinstance(f, Operation) for n in f.nodes]
+        if not fetches:
+            made = list(self.root.order)
+            read_by = {v.node for node in made for v in node.inputs}
+            targets = [node for node in made if node not in read_by and node.op.name != "const"]
+            values = [v for node in targets for v in node.outputs]
+        return cut(self, list(self.placeholders), values, targets).graph.text
+
+    def __repr__(self) -> str:
+        return f"<dsl.Graph {self.name!r}: {len(self.root.order)} nodes>"
+
+
+def the_graph(what: str) -> tuple[Graph, _Building]:
+    """Return the graph that is being built, or raise."""
+    trace = current_trace()
+    if not isinstance(trace, _Building):
+        raise UnsupportedError(
+            f"{what} is part of a graph, and none is being built",
+            location=here(),
+            remedy="write it inside `with dsl.Graph():`",
+        )
+    return trace.graph, trace
+
+
+def placeholder(dtype: Any, shape: Sequence[int | None] = (), name: str | None = None) -> Traced:
+    """Return a tensor that every step feeds; a size of None is any."""
+    graph, trace = the_graph("a placeholder")
+    if shape is None:
+        raise ShapeError(
+            "the number of axes of a placeholder must be known", location=here(),
+            remedy="give a shape, with None for sizes that are not known",
+        )  # fmt: skip
+    label = _unique(graph, name or "placeholder")
+    dims = tuple(Symbol(f"{label}_{axis}") if n is None else int(n) for axis, n in enumerate(shape))
+    scope = current_scope()
+    if scope is not trace.root:
+        raise UnsupportedError("a placeholder inside a branch or loop", location=here())
+    value = trace.root.param(TensorType(supported_dtype(dtype), dims), label)
+    graph.placeholders[value] = label
+    made = Traced(Storage(value, trace.root), (), Kind.ARRAY)
+    graph.written[label] = made
+    return made
+
+
+def _unique(graph: Graph, name: str) -> str:
+    found, number = name, 1
+    while found in graph.written or found in graph.operations:
+        found, number = f"{name}_{number}", number + 1
+    return found
+
+
+def node_of(item: Any) -> tuple[Node, ...]:
+    """Return the nodes that stand for a tensor or operation where order is concerned."""
+    if isinstance(item, Operation):
+        return item.nodes
+    if isinstance(item, Traced):
+        return (read(item).node,)
+    if isinstance(item, (list, tuple)):
+        return tuple(node for part in item for node in node_of(part))
+    raise UnsupportedError(
+        f"expected a tensor or an operation of a graph, got {item!r}", location=here()
+    )
+
+
+def group(*items: Any, name: str = "group") -> Operation:
+    """Return an operation that does all that the given tensors and operations stand for."""
+    graph, _ = the_graph("a group of operations")
+    made = Operation(graph, tuple(dict.fromkeys(node_of(items))), _unique(graph, name))
+    graph.operations[made.name] = made
+    return made
+
+
+@contextmanager
+def control_dependencies(items: Iterable[Any]) -> Iterator[None]:
+    """What is made inside happens after the given tensors and operations. In a compiled function the order is that of the code."""
+    trace = current_trace()
+    if not isinstance(trace, _Building):
+        yield
+        return
+    waits = [n for n in node_of(list(items)) if n.op.name not in ("param", "const")]
+    trace.graph.root.waits.append(tuple(waits))
+    try:
+        yield
+    finally:
+        trace.graph.root.waits.pop()
+
+
+@contextmanager
+def device(name: str | None) -> Iterator[None]:
+    """What is made inside runs on a device: `"cpu:1"`, `"/rank:1/cpu:0"`, or a part of such a name."""
+    from dsl.ir.devices import DeviceName
+
+    trace = current_trace()
+    if trace is None:
+        raise UnsupportedError(
+            "`dsl.device` places nodes, and none are being made", location=here(),
+            remedy="use it in a function under `dsl.jit`, or inside `with graph:`",
+        )  # fmt: skip
+    before = list(trace.devices)
+    trace.devices[:] = [] if name is None else [*before, str(DeviceName.parse(name))]
+    try:
+        yield
+    finally:
+        trace.devices[:] = before
+
+
+@contextmanager
+def colocate_with(item: Any) -> Iterator[None]:
+    """What is made inside runs where a tensor, variable or operation is."""
+    trace = current_trace()
+    if trace is None:
+        raise UnsupportedError("`dsl.colocate_with` places nodes", location=here())
+    trace.groups.append(_group_of(trace, item))
+    try:
+        yield
+    finally:
+        trace.groups.pop()
+
+
+def _group_of(trace: Trace, item: Any) -> str:
+    name = getattr(item, "name", None)
+    if isinstance(trace, _Building) and id(item) in trace._names:
+        return f"resource:{trace.graph.adopt(item)}"
+    if isinstance(item, Traced):
+        attrs = read(item).node.attrs
+        if "colocate" in attrs:
+            return str(attrs["colocate"])
+        if isinstance(attrs, dict):
+            attrs["colocate"] = f"group_{next(_serial)}"
+            return str(attrs["colocate"])
+    return f"group:{name or id(item)}"

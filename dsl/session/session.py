@@ -1,0 +1,394 @@
+"""Sessions: run parts of a graph, feeding and fetching any tensor.
+
+A step is cut out of the graph, compiled once for its feeds and fetches, and kept. Steps may run at once in many threads;
+they meet in variables and queues alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import CancelledError, FeedError
+from dsl.frontend.traced import Traced
+from dsl.frontend.trees import Structure, flatten, unflatten
+from dsl.ir import graph as ir
+from dsl.ir.dims import Dim, substitute
+from dsl.ir.environment import Environment
+from dsl.ir.graph import Value
+from dsl.ir.types import TensorType, bind_shape
+from dsl.runtime.devices import Cpu, cpus
+from dsl.session.cut import cut
+from dsl.session.graph import Graph, Operation
+from dsl.session.native import NativeStep, Step, make_native
+from dsl.session.step import TokenStep
+from dsl.variables import Variable
+
+__all__ = ["Session"]
+
+
+class _Plan:
+    """A step with what goes in and what comes out."""
+
+    def __init__(
+        self, step: Step, feeds: list[Value], names: list[str], fetches: list[int | None], structure: Structure
+    ) -> None:  # fmt: skip
+        self.step, self.fetches, self.structure = step, fetches, structure
+        self.feeds = [_Feed(v.tensor, name) for v, name in zip(feeds, names, strict=True)]
+        self.shared = _share_symbols(feeds)
+
+    def arrays(self, given: Sequence[Any]) -> list[np.ndarray]:
+        """Return what is fed as arrays of the right dtype and shape, or raise FeedError."""
+        found = [feed(x) for feed, x in zip(self.feeds, given, strict=True)]
+        if self.shared:
+            _check_sizes(self.feeds, found)
+        return found
+
+    def answer(self, found: Sequence[Any]) -> Any:
+        """Put results into the structure of the fetches."""
+        leaves = [None if k is None else _scalar(found[k]) for k in self.fetches]
+        return leaves[0] if self.structure.type is None else unflatten(self.structure, leaves)
+
+
+class _Feed:
+    """What one feed must be."""
+
+    def __init__(self, type: TensorType, name: str) -> None:
+        self.type, self.name = type, name
+        self.dtype, self.rank = type.dtype, type.rank
+        self.shape = type.shape if type.is_static() else None
+
+    def __call__(self, given: Any) -> np.ndarray:
+        if type(given) is np.ndarray and given.dtype == self.dtype and given.flags.carray:
+            array = given
+        else:
+            array = self._converted(given)
+        if array.shape != self.shape:
+            self._check(array)
+        return array
+
+    def _converted(self, given: Any) -> np.ndarray:
+        if isinstance(given, Traced):
+            raise FeedError(
+                f"{self.name!r} is fed with a tensor of a graph",
+                remedy="feed an array: what `session.run` returns",
+            )
+        array = np.asarray(given)
+        if array.dtype.kind not in "biufcV":
+            raise self._wrong(f"an array of dtype {array.dtype}")
+        weak = isinstance(given, (bool, int, float, complex, list, tuple))
+        rule = "same_kind" if not weak else "unsafe"
+        if array.dtype == object or not np.can_cast(array.dtype, self.dtype, rule):  # type: ignore[arg-type]
+            raise self._wrong(f"an array of dtype {array.dtype}")
+        if weak and array.dtype.kind in "fc" and self.dtype.kind in "biu":
+            raise self._wrong(f"{_kind(array)} numbers")
+        return np.ascontiguousarray(array, self.dtype).reshape(array.shape)
+
+    def _check(self, array: np.ndarray) -> None:
+        if array.ndim != self.rank or any(
+            isinstance(n, int) and n != m for n, m in zip(self.type.shape, array.shape, strict=True)
+        ):
+            raise self._wrong(f"an array of shape {array.shape}")
+
+    def _wrong(self, got: str) -> FeedError:
+        shape = ", ".join(str(n) if isinstance(n, int) else "None" for n in self.type.shape)
+        return FeedError(
+            f"{self.name!r} takes an array of dtype {self.dtype} and shape ({shape}), and is fed with {got}",
+            remedy="convert what is fed (`.astype`, `.reshape`), or change the placeholder",
+        )
+
+
+def _kind(array: np.ndarray) -> str:
+    return "complex" if array.dtype.kind == "c" else "floating-point"
+
+
+def _share_symbols(feeds: Sequence[Value]) -> bool:
+    """Tell whether sizes of several feeds depend on one another."""
+    symbols = [d for v in feeds for d in v.shape if isinstance(d, Dim)]
+    return len(set(symbols)) < len(symbols)
+
+
+def _check_sizes(feeds: Sequence[_Feed], arrays: Sequence[np.ndarray]) -> None:
+    sizes: dict[Dim, int] = {}
+    for feed, array in zip(feeds, arrays, strict=True):
+        bind_shape(feed.type.shape, array.shape, sizes)
+    for feed, array in zip(feeds, arrays, strict=True):
+        wanted = tuple(n if isinstance(n, int) else substitute(n, sizes) for n in feed.type.shape)
+        if wanted != array.shape:
+            raise FeedError(
+                f"{feed.name!r} must have the shape {wanted} beside the other feeds, and has {array.shape}"
+            )
+
+
+def _scalar(array: Any) -> Any:
+    return array if array.ndim else array[()]
+
+
+class Session:
+    """Runs steps of a graph. Safe to use from many threads.
+
+    `devices` is how many CPU devices there are (`cpu:0`, `cpu:1`, ...); with `soft_placement` what asks for a device that
+    is not there runs on another one. `timeout` in seconds is for every step that waits.
+    """
+
+    def __init__(
+        self, graph: Graph | ir.Graph, *, devices: int | None = None, soft_placement: bool = False,
+        timeout: float | None = None, parallel_iterations: int = 10,
+    ) -> None:  # fmt: skip
+        self.graph = Graph.of(graph) if isinstance(graph, ir.Graph) else graph
+        if not isinstance(self.graph, Graph):
+            raise FeedError(f"a session runs a `dsl.Graph`, got {graph!r}")
+        self.timeout, self._soft, self._parallel = timeout, soft_placement, parallel_iterations
+        self._devices = _make_devices(devices)
+        self._plans: dict[Any, _Plan] = {}
+        self._lock = threading.Lock()
+        self.closed = False
+        self.hits = self.misses = 0
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, timeout: float | None = None
+    ) -> Any:  # fmt: skip
+        """Run one step and return what the fetches are, in the same structure.
+
+        A fetch is a tensor, a variable, or an operation, whose value is None; a tuple, list or dict of fetches gives one of
+        values. Any tensor can be fed, in place of what the graph would compute.
+        """
+        given = feed_dict or {}
+        plan = self._plan(fetches, tuple(given))
+        arrays = plan.arrays(tuple(given.values()))
+        return plan.answer(self._step(plan, arrays, timeout))
+
+    def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
+        """Return a function of the feeds, in order, that runs the step: the quick way to run one many times."""
+        plan = self._plan(fetches, tuple(feed_list))
+        if isinstance(plan.step, NativeStep):
+            return self._direct(plan, plan.step.direct())
+
+        def call(*args: Any) -> Any:
+            self._check_count(args, plan)
+            return plan.answer(self._step(plan, plan.arrays(args), None))
+
+        return call
+
+    def _direct(self, plan: _Plan, direct: Callable[..., Any]) -> Callable[..., Any]:
+        take, answer, count = plan.arrays, plan.answer, len(plan.feeds)
+
+        def call(*args: Any) -> Any:
+            if len(args) != count or self.closed:
+                self._check_count(args, plan)
+            return answer(direct(*take(args)))
+
+        def plain() -> Any:
+            if self.closed:
+                self._check_open()
+            return answer(direct())
+
+        return call if count else plain
+
+    def _check_count(self, args: Sequence[Any], plan: _Plan) -> None:
+        self._check_open()
+        if len(args) != len(plan.feeds):
+            names = ", ".join(feed.name for feed in plan.feeds) or "none"
+            raise FeedError(f"this step takes {len(plan.feeds)} feeds ({names}), got {len(args)}")
+
+    def _step(self, plan: _Plan, arrays: list[np.ndarray], timeout: float | None) -> list[Any]:
+        self._check_open()
+        if isinstance(plan.step, NativeStep):
+            return plan.step.run(arrays, _NOTHING)
+        return plan.step.run(arrays, self.environment(timeout))
+
+    def environment(self, timeout: float | None, rendezvous: Any = None) -> Environment:
+        """Return what the nodes of a step reach."""
+        from dsl.checkpoints.service import Checkpoints
+
+        limit = self.timeout if timeout is None else timeout
+        services = {"checkpoints": Checkpoints()}
+        return Environment(self.graph.resources, rendezvous, services, limit, lambda: self.closed)
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def _plan(self, fetches: Any, feeds: tuple[Any, ...]) -> _Plan:
+        leaves, structure = flatten(fetches)
+        key = (tuple(map(_key, leaves)), structure, tuple(map(_key, feeds)))
+        found = self._plans.get(key)
+        if found is not None:
+            self.hits += 1
+            return found
+        with self._lock:
+            if key not in self._plans:
+                self.misses += 1
+                self._plans[key] = self._make_plan(leaves, structure, feeds)
+            return self._plans[key]
+
+    def _make_plan(self, leaves: list[Any], structure: Structure, feeds: tuple[Any, ...]) -> _Plan:
+        self._check_open()
+        if not leaves:
+            raise FeedError("a step must fetch something", remedy="name a tensor or an operation")
+        fed = [self._fed(x) for x in feeds]
+        values: dict[Value, int] = {}
+        places: list[int | None] = []
+        targets: list[ir.Node] = []
+        for leaf in map(self._fetched, leaves):
+            if isinstance(leaf, Operation):
+                targets.extend(leaf.nodes)
+                places.append(None)
+            else:
+                places.append(values.setdefault(leaf, len(values)))
+        self._check_feeds(fed, values)
+        names = [self.name_of(value) for value in fed]
+        step = self._compile(fed, list(values), targets)
+        return _Plan(step, fed, names, places, structure)
+
+    def _check_feeds(self, fed: list[Value], values: Mapping[Value, int]) -> None:
+        for k, value in enumerate(fed):
+            if value in fed[:k]:
+                raise FeedError(f"{self.name_of(value)!r} is fed twice")
+            if value in values:
+                raise FeedError(
+                    f"{self.name_of(value)!r} is fed and fetched in one step",
+                    remedy="leave it out of the fetches: its value is what you feed",
+                )
+
+    def _compile(self, feeds: list[Value], values: list[Value], targets: list[ir.Node]) -> Step:
+        start = time.perf_counter()
+        found = cut(self.graph, feeds, values, targets)
+        native = None
+        if len(self._devices) == 1:
+            native = make_native(found.graph, found.bound, self.graph.resources)
+        step: Step = native or TokenStep(
+            found.graph,
+            found.bound,
+            self.graph.resources,
+            self._devices,
+            self._soft,
+            self._parallel,
+        )
+        from dsl.logs import log
+
+        log("compile", "%s: a step for %d feeds and %d fetches, %s, %.1f ms", self.graph.name,
+            len(feeds), len(values), step.stage, 1e3 * (time.perf_counter() - start))  # fmt: skip
+        return step
+
+    def token_step(self, graph: ir.Graph, bound: Sequence[np.ndarray]) -> TokenStep:
+        """Return what runs a graph token by token."""
+        return TokenStep(
+            graph, bound, self.graph.resources, self._devices, self._soft, self._parallel
+        )
+
+    def _fetched(self, item: Any) -> Any:
+        if isinstance(item, str):
+            item = self.graph.tensor(item)
+        if isinstance(item, Operation):
+            if item.graph is not self.graph:
+                raise FeedError(f"{item!r} is not part of {self.graph!r}")
+            return item
+        if isinstance(item, Variable):
+            with self.graph:
+                return self.graph.value_of(item.dsl_traced())
+        return self._value(item, "fetch")
+
+    def _fed(self, item: Any) -> Value:
+        if isinstance(item, str):
+            item = self.graph.tensor(item)
+        if isinstance(item, (Variable, Operation)):
+            raise FeedError(
+                f"{item!r} cannot be fed", remedy="assign to the variable, or feed a tensor"
+            )
+        value = self._value(item, "feed")
+        if value in self.graph.bound:
+            raise FeedError("a constant array cannot be fed", remedy="make it a placeholder")
+        return value
+
+    def _value(self, item: Any, verb: str) -> Value:
+        if not isinstance(item, Traced):
+            raise FeedError(
+                f"cannot {verb} {item!r}: it is not a tensor of the graph",
+                remedy="use what was made inside `with graph:`",
+            )
+        if not self.graph.owns(item):
+            raise FeedError(
+                f"cannot {verb} {item!r}: {self.graph!r} does not hold it",
+                remedy="use a tensor that was made inside `with graph:`, outside of branches and loops",
+            )
+        return self.graph.value_of(item)
+
+    def name_of(self, item: Any) -> str:
+        """Return what messages call a feed or fetch."""
+        if isinstance(item, Operation):
+            return item.name
+        return self.graph.placeholders.get(item) or str(item.node.op.name)
+
+    def feed_of(self, value: Value) -> Callable[[Any], np.ndarray]:
+        """Return what checks and converts what is fed for a value."""
+        return _Feed(value.tensor, self.name_of(value))
+
+    # -- partial runs --------------------------------------------------------------------------------------------------
+
+    def partial_run_setup(self, fetches: Sequence[Any], feeds: Sequence[Any]) -> Any:
+        """Begin a step of which feeds and fetches come in parts; return the handle for `partial_run`."""
+        from dsl.session.partial import Partial
+
+        self._check_open()
+        return Partial(self, [self._fetched(f) for f in fetches], [self._fed(f) for f in feeds])
+
+    def partial_run(
+        self, handle: Any, fetches: Any, feed_dict: Mapping[Any, Any] | None = None
+    ) -> Any:
+        """Feed a part of a step and fetch a part; every feed and fetch of the step once."""
+        self._check_open()
+        leaves, structure = flatten(fetches)
+        given = {self._fed(key): value for key, value in (feed_dict or {}).items()}
+        found = handle.run([self._fetched(leaf) for leaf in leaves], given)
+        return found[0] if structure.type is None else unflatten(structure, found)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the session: steps that wait are cancelled, later ones refused."""
+        self.closed = True
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise CancelledError("the session is closed")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def explain(self) -> str:
+        """Say which steps there are, and how each runs."""
+        lines = [f"{self.graph.name}: {len(self._plans)} steps"]
+        for plan in self._plans.values():
+            how = "one native program" if isinstance(plan.step, NativeStep) else "token by token"
+            feeds = ", ".join(feed.name for feed in plan.feeds) or "nothing"
+            lines.append(f"  fed with {feeds}: {how}, {len(plan.step.graph.nodes)} nodes")
+        return "\n".join(lines)
+
+
+_NOTHING = Environment()
+
+
+def _key(item: Any) -> Any:
+    if isinstance(item, Traced):
+        return (item.storage.value, item.views)
+    return item
+
+
+def _make_devices(count: int | None) -> list[Cpu]:
+    if count is not None and count < 1:
+        raise FeedError(f"devices must be how many CPU devices there are, 1 or more, got {count!r}")
+    return cpus(count)

@@ -1,0 +1,157 @@
+"""Gradients of tensors that are already computed: `gradients(ys, xs)` in a graph or in a compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsl.autodiff.cotangents import combine
+from dsl.autodiff.flow import carries
+from dsl.autodiff.reverse import Reverse
+from dsl.errors import GradientError, UnsupportedError
+from dsl.frontend.scopes import Scope, current_scope, current_trace, here
+from dsl.frontend.traced import cast, lift, read, wrap
+from dsl.ir.algebra import Algebra
+from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.registry import Trait
+
+__all__ = ["gradients", "needed_variables"]
+
+
+def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Any]:
+    """Return the derivative of the sum of all `ys` with respect to each of `xs`, as tensors.
+
+    `xs` are tensors that `ys` were computed from, or variables. `grad_ys` are weights for the `ys`, of their shapes. What no
+    `y` depends on has a derivative of zeros.
+
+    >>> import dsl, numpy as np
+    >>> graph = dsl.Graph()
+    >>> with graph:
+    ...     x = dsl.placeholder(np.float64, (3,))
+    ...     (dx,) = gradients((x * x).sum(), [x])
+    >>> dsl.Session(graph).run(dx, {x: np.arange(3.0)})
+    array([0., 2., 4.])
+    """
+    if current_trace() is None:
+        raise UnsupportedError(
+            "`dsl.gradients` is of tensors in a graph or in a compiled function", location=here(),
+            remedy="use `dsl.grad(function)` for a function of arrays",
+        )  # fmt: skip
+    scope = current_scope()
+    outputs = [_checked(read(lift(y)), "ys") for y in _listed(ys)]
+    groups = [_sources(x, outputs) for x in _listed(xs)]
+    seeds = _seeds(scope, outputs, None if grad_ys is None else _listed(grad_ys))
+    leaves = list(dict.fromkeys(v for group in groups for v in group))
+    found = _pull(scope, outputs, leaves, seeds)
+    a = Algebra(scope)
+    made = []
+    for group, x in zip(groups, _listed(xs), strict=True):
+        parts = [g for v in group for g in found.get(v, ())]
+        made.append(wrap(combine(a, parts) if parts else a.zeros(lift(x).type)))
+    return made
+
+
+def _listed(items: Any) -> list[Any]:
+    return list(items) if isinstance(items, (list, tuple)) else [items]
+
+
+def _checked(value: Value, what: str) -> Value:
+    if not carries(value):
+        raise GradientError(
+            f"gradients: {what} must be floating-point or complex, got {value.type}",
+            location=here(), remedy="convert with `.astype(float)` before computing",
+        )  # fmt: skip
+    return value
+
+
+def _sources(x: Any, outputs: Sequence[Value]) -> list[Value]:
+    """Return the values that stand for one of the `xs`: for a variable of a graph, all that was read of it."""
+    trace = current_trace()
+    assert trace is not None
+    if trace.is_graph and hasattr(type(x), "dsl_traced"):
+        name = trace.adopt(x)
+        reads = [
+            node.output
+            for node in _needed(outputs, set())
+            if node.op.name == "read_variable" and node.attrs["variable"] == name
+        ]
+        return reads or [_checked(read(lift(x)), "xs")]
+    return [_checked(read(lift(x)), "xs")]
+
+
+def needed_variables(value: Value) -> list[Any]:
+    """Return the trainable variables of the graph being built that a value is computed from, in order of their making."""
+    trace = current_trace()
+    assert trace is not None
+    resources = trace.resources
+    names = {n.attrs["variable"] for n in _needed([value], set()) if n.op.name == "read_variable"}
+    return [
+        r
+        for name, r in resources.items()
+        if name in names and getattr(r, "trainable", False) and np.dtype(r.dtype).kind in "fcV"
+    ]
+
+
+def _seeds(scope: Scope, outputs: Sequence[Value], weights: list[Any] | None) -> list[Value | None]:
+    a = Algebra(scope)
+    if weights is None:
+        return [a.spread(scope.constant(1, v.dtype), v.tensor) for v in outputs]
+    if len(weights) != len(outputs):
+        raise GradientError(f"gradients: {len(outputs)} ys and {len(weights)} grad_ys")
+    found: list[Value | None] = []
+    for value, weight in zip(outputs, weights):
+        w = cast(read(lift(weight)), value.dtype)
+        if w.shape != value.shape:
+            raise GradientError(f"gradients: a grad_y of {w.type} for a y of {value.type}")
+        found.append(w)
+    return found
+
+
+def _needed(outputs: Sequence[Value], stop: set[Value]) -> list[Node]:
+    """Return the nodes that values are computed by, up to those in `stop`."""
+    seen: dict[Node, None] = {}
+    stack = [v.node for v in outputs if v not in stop]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen[node] = None
+            stack.extend(v.node for v in node.inputs if v not in stop)
+    return list(seen)
+
+
+def _pull(
+    scope: Scope, outputs: list[Value], leaves: list[Value], seeds: list[Value | None]
+) -> dict[Value, Any]:
+    nodes = _needed(outputs, set(leaves))
+    cut = [v for node in nodes if _is_leaf(node) for v in node.outputs if v not in leaves]
+    graph = Graph(scope.name, (*leaves, *cut), tuple(outputs))
+    _check_effects(nodes, set(leaves))
+    active = [k < len(leaves) for k in range(len(graph.params))]
+    reverse = Reverse(graph, scope, graph.params, active, [True] * len(outputs))
+    found = reverse.pull(scope, seeds)
+    return dict(zip(leaves, found))
+
+
+def _is_leaf(node: Node) -> bool:
+    return node.op.name == "param" or _has_effect(node)
+
+
+def _has_effect(node: Node) -> bool:
+    return node.op.has(Trait.EFFECT) or any(region.effects for region in node.regions)
+
+
+def _check_effects(nodes: Sequence[Node], leaves: set[Value]) -> None:
+    """Refuse derivatives through control flow that acts on variables or queues: it cannot be run again."""
+    for node in nodes:
+        if node.regions and _has_effect(node):
+            before = _needed(node.inputs, leaves)
+            if any(v in leaves for v in node.inputs) or any(
+                v in leaves for inner in before for v in inner.inputs
+            ):
+                raise GradientError(
+                    f"`{node.op.name}` cannot be differentiated here: it writes a variable, uses a queue or prints",
+                    location=node.loc,
+                    remedy="do that outside of the branch or loop, or use `dsl.stop_gradient`",
+                )
