@@ -14,10 +14,10 @@ from dsl.passes.lower_control import lower_control
 
 __all__ = ["STAGES", "Lowered"]
 
-GRAPHS = ("traced", "optimized", "lowered")
-TEXTS = ("kernels", "llvm", "asm")
+GRAPHS = ("traced", "optimized", "lowered", "placed")
+TEXTS = ("partitioned", "kernels", "llvm", "asm")
 STAGES = GRAPHS + TEXTS
-_LATER = ("placed", "partitioned", "ptx")
+_LATER = ("ptx",)
 
 
 @dataclass
@@ -41,6 +41,8 @@ class Lowered:
             return self.optimized
         if stage == "lowered":
             return self.stages.setdefault(stage, lower_control(self.optimized))
+        if stage == "placed":
+            return self.stages.setdefault(stage, self._placed())
         if stage in TEXTS:
             raise UnsupportedError(
                 f"the stage {stage!r} is not a graph",
@@ -61,6 +63,14 @@ class Lowered:
 
         if stage not in TEXTS:
             return print_graph(self.graph(stage), locations=locations)
+        if stage == "partitioned":
+            from dsl.passes.partition import partition
+
+            parts = partition(self.graph("placed")).parts
+            return "\n".join(
+                f"# on {device}\n{print_graph(part.graph, locations=locations)}"
+                for device, part in parts.items()
+            )
         native = self._native()
         if stage == "kernels":
             return f"program @{self.name}\n" + "".join(
@@ -72,6 +82,14 @@ class Lowered:
         from dsl.codegen.cpu.native import LEVEL
 
         return assembly(native.text, LEVEL, link=native.link)
+
+    def _placed(self) -> Graph:
+        """Return the graph on the devices of this process; control flow that spans devices is spelled with tokens."""
+        from dsl.passes.lower_spanning import lower_spanning
+        from dsl.passes.place import place
+        from dsl.runtime.devices import cpus
+
+        return place(lower_spanning(self.optimized), [device.name for device in cpus()])
 
     def _native(self) -> Any:
         native = getattr(self.executable, "native", None)

@@ -228,6 +228,14 @@ class Variable(Claimable):
         trace.variables[id(self)] = self
         return capture(self, "_array", self._array)
 
+    def dsl_checkpoint_value(self) -> np.ndarray:
+        """Return what a checkpoint saves."""
+        return self.snapshot()
+
+    def dsl_checkpoint_assign(self, array: np.ndarray) -> None:
+        """Take what a checkpoint has."""
+        self.update("set", array)
+
     # -- as an operand ------------------------------------------------------------------------------------------------
 
     def _operand(self) -> Any:

@@ -14,12 +14,13 @@ from dsl.checkpoints.match import check_fit, converted, saved_specs
 from dsl.checkpoints.store import Path, replacing
 from dsl.checkpoints.tree import Parts, entries, names, plain_value, put_together, take_apart
 from dsl.errors import CheckpointError, MissingCheckpointError
+from dsl.frontend.scopes import is_building
 from dsl.frontend.trees import flatten, unflatten
 
 __all__ = ["check_whole", "metadata_text", "read_metadata", "restore", "save", "write_parts"]
 
 
-def save(path: Path, tree: Any, metadata: Any = None) -> None:
+def save(path: Path, tree: Any, metadata: Any = None) -> Any:
     """Save a tree of arrays, numbers and strings to a safetensors file.
 
     The file appears at once, when it is whole and on the disk; until then, and if anything goes wrong, what was there before stays.
@@ -30,7 +31,13 @@ def save(path: Path, tree: Any, metadata: Any = None) -> None:
     >>> save(path, {"w": np.ones(3), "step": 7})
     >>> restore(path)
     {'w': array([1., 1., 1.]), 'step': 7}
+
+    While a graph is built, returns the operation that does so when a session runs it.
     """
+    if is_building():
+        from dsl.session.files import save_node
+
+        return save_node(path, tree)
     write_parts(path, take_apart(tree), metadata_text(metadata))
 
 
@@ -40,7 +47,13 @@ def restore(path: Path, like: Any = None, strict: bool = True) -> Any:
     With `like`, the containers are those of that tree, entries are found by name and must fit its leaves, and variables in it are
     assigned to, all of them or, if anything is wrong, none. Unless `strict`, leaves that the file does not have keep their values and
     what else the file has is left out.
+
+    While a graph is built, returns the operation that assigns to the variables of `like` when a session runs it.
     """
+    if is_building():
+        from dsl.session.files import restore_node
+
+        return restore_node(path, like)
     with _open(path) as file:
         header = read_header(file)
         description = json.loads(header.texts["dsl.tree"])

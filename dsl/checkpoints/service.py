@@ -1,4 +1,4 @@
-"""What `save` and `restore` nodes of graphs do."""
+"""What `save` and `restore` nodes of graphs do. Entries have the names that `dsl.save` gives to the leaves of a tree."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsl.checkpoints.checkpoint import restore, save
+from dsl.checkpoints.tree import names
+from dsl.errors import CheckpointError
+from dsl.frontend.trees import flatten
 
 __all__ = ["Checkpoints"]
 
@@ -15,17 +18,27 @@ class Checkpoints:
 
     def save(self, path: str, values: Mapping[str, Any]) -> None:
         """Write values under their names."""
-        save(path, dict(values))
+        tree: dict[str, Any] = {}
+        for name, value in values.items():
+            *branches, leaf = name.split("/")
+            place = tree
+            for key in branches:
+                place = place.setdefault(_plain(key), {})
+            place[_plain(leaf)] = value
+        save(path, tree)
 
-    def restore(self, path: str, names: Sequence[str]) -> Mapping[str, Any]:
+    def restore(self, path: str, wanted: Sequence[str]) -> Mapping[str, Any]:
         """Return the values of some names; raise if one is missing."""
-        found = restore(path)
-        missing = [name for name in names if name not in found]
+        leaves, structure = flatten(restore(path))
+        found = dict(zip(names(structure), leaves))
+        missing = [name for name in wanted if name not in found]
         if missing:
-            from dsl.errors import CheckpointError
-
             known = ", ".join(sorted(found)) or "none"
             raise CheckpointError(
                 f"{path} has no entry {', '.join(map(repr, missing))} (it has: {known})"
             )
-        return found  # type: ignore[no-any-return]
+        return found
+
+
+def _plain(key: str) -> str:
+    return key.replace("~1", "/").replace("~0", "~")

@@ -42,7 +42,8 @@ _BLOCK = 32  # side of a tile when a transposed array is read
 _CHUNK = 4096  # elements that one partial result covers, at least
 _CHUNKS = 512  # partial results, at most
 _STACK = 16 * 1024  # bytes of scratch on the stack; more comes from the allocator
-_SIDE_BY_SIDE = 128  # iterations of a loop that may work on two vectors at once
+_SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as many vectors at once
+_FEW = 3  # elementary functions of a loop that works on four vectors at once
 _NANOSECONDS = 20_000.0  # work that is worth a thread
 
 
@@ -74,7 +75,8 @@ class KernelEmitter:
         self.kept = [k for k in range(len(kernel.variables)) if k not in self.inner]
         ops = [e for r in kernel.roots for e in walk(r.expression)]
         self.checks = any(is_checked(e) for e in ops)
-        self.is_deep = any(e.node is not None and e.node.op.name in MATH for e in ops)
+        deep = {e for e in ops if e.node is not None and e.node.op.name in MATH}
+        self.side_by_side = 1 if not deep else 4 if len(deep) <= _FEW else 2
         self.flag: Value | None = None
         self.bad: dict[Function, Variable] = {}
         self.current = 0  # the stage that is emitted
@@ -229,7 +231,8 @@ class KernelEmitter:
 
         Vector code gains nothing from more unrolling than the vectoriser's own; that costs a tenth of the compile time.
         Loops of a few iterations are left to be unrolled, so that the loop around them is the one to vectorise. Where an
-        element takes long chains of dependent steps, two vectors are worked on side by side.
+        element takes long chains of dependent steps, vectors are worked on side by side: four need 0.85 times the time
+        of two, but with many functions a fifth more of compile time, too.
         """
         if not group:
             return ""
@@ -237,10 +240,18 @@ class KernelEmitter:
         if isinstance(extent, int) and 0 <= extent <= 16:
             return self.module.metadata(f"distinct !{{%self, {accesses}}}")
         once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
-        if not self.is_deep or (isinstance(extent, int) and 0 <= extent < _SIDE_BY_SIDE):
+        vectors = self.vectors(extent)
+        if vectors == 1:
             return self.module.metadata(f"distinct !{{%self, {accesses}, {once}}}")
-        two = self.module.metadata('!{!"llvm.loop.interleave.count", i32 2}')
-        return self.module.metadata(f"distinct !{{%self, {accesses}, {once}, {two}}}")
+        several = self.module.metadata(f'!{{!"llvm.loop.interleave.count", i32 {vectors}}}')
+        return self.module.metadata(f"distinct !{{%self, {accesses}, {once}, {several}}}")
+
+    def vectors(self, extent: Operand) -> int:
+        """Return how many vectors a loop works on side by side; an extent of -1 is a thread's share of a long one."""
+        if extent == -1:
+            return self.side_by_side
+        long = extent if isinstance(extent, int) else _SIDE_BY_SIDE[2]
+        return max(v for v in (1, 2, 4) if v <= self.side_by_side and long >= _SIDE_BY_SIDE.get(v, 0))
 
     def hoist(self, evaluator: Evaluator, expressions: Iterable[Expression]) -> None:
         """Compute here what does not depend on the loops still to be opened."""

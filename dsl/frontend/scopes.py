@@ -485,6 +485,12 @@ def current_trace() -> Trace | None:
     return _stack.traces[-1] if _stack.traces else None
 
 
+def is_building() -> bool:
+    """Tell whether a user is building a graph."""
+    trace = current_trace()
+    return trace is not None and trace.is_graph
+
+
 def current_scope() -> Scope:
     """Return the innermost scope, its location set to the user's line."""
     if not _stack.traces:

@@ -242,6 +242,10 @@ class Graph:
 
     def ir(self, *fetches: Any) -> str:
         """Return what a step that fetches these computes, as text; all of the graph if nothing is named."""
+        return self.part(*fetches).text
+
+    def part(self, *fetches: Any) -> ir.Graph:
+        """Return what a step that fetches these computes; all of the graph if nothing is named."""
         from dsl.session.cut import cut
 
         values = [self.value_of(f) for f in fetches if isinstance(f, Traced)]
@@ -251,7 +255,7 @@ class Graph:
             read_by = {v.node for node in made for v in node.inputs}
             targets = [node for node in made if node not in read_by and node.op.name != "const"]
             values = [v for node in targets for v in node.outputs]
-        return cut(self, list(self.placeholders), values, targets).graph.text
+        return cut(self, list(self.placeholders), values, targets).graph
 
     def __repr__(self) -> str:
         return f"<dsl.Graph {self.name!r}: {len(self.root.order)} nodes>"

@@ -33,7 +33,7 @@ _PRODUCER = 987  # a version of TensorFlow's graphs that has all ops used here
 
 
 def graph_def(source: Any, *args: Any) -> bytes:
-    """Return the `GraphDef` of a function for these arguments, of what `.lower` returned, or of a `Graph`."""
+    """Return the `GraphDef` of a function for these arguments, of what `.lower` returned, or of a `dsl.Graph`."""
     return encode("GraphDef", _message(_flat(source, args)))
 
 
@@ -46,6 +46,8 @@ def _flat(source: Any, args: Sequence[Any]) -> Graph:
     from dsl.compile import Compiled, jit
     from dsl.lowered import Lowered
 
+    if hasattr(type(source), "part"):  # a `dsl.Graph`
+        source = source.part()
     if isinstance(source, Graph):
         return lower_control(source)
     if isinstance(source, Lowered):

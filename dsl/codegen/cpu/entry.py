@@ -35,6 +35,7 @@ import numpy as np
 
 from dsl.codegen.cpu import entry_layout as layout
 from dsl.errors import InternalError
+from dsl.ir.dims import Dim, lower_bound
 
 __all__ = [
     "SLOW", "Argument", "ArrayParam", "ArrayResult", "Constant", "Earlier", "EntrySpec", "NumberParam", "NumberResult",
@@ -83,7 +84,8 @@ class _Part:
 class ArrayParam(_Part):
     """An aligned ndarray, of no subclass.
 
-    A dim is a number, or the name of a symbol: any extent from 2 up, the same wherever the symbol stands. `strides` are
+    A dim is a number, or the name of a symbol: any extent from 2 up, the same wherever the symbol stands; a `Dim` says
+    itself whether it may be 0 or 1. `strides` are
     "contiguous" in C order, "any" whole numbers of elements, or exact bytes. A `written` array is writeable and shares
     no memory with other arguments. Arguments are different objects, except for one that is to be the `same_as` an
     earlier one.
@@ -109,7 +111,7 @@ class ArrayParam(_Part):
         mode = modes[self.strides] if isinstance(self.strides, str) else layout.EXACT
         flags = _ALIGNED | _WRITEABLE * self.written | _C_CONTIGUOUS * (mode == layout.CONTIGUOUS)
         root = index if self.same_as is None else self.same_as
-        dims = [int(d) if _is_number(d) else -1 - symbols[d] for d in self.dims]
+        dims = [_code(d, symbols) for d in self.dims]
         strides = list(self.strides) if mode == layout.EXACT else [0] * len(dims)
         return _record(
             layout.PARAM, self.words, [*dims, *strides], kind=layout.ARRAY, type=id(np.ndarray),
@@ -355,6 +357,14 @@ def _symbols(spec: EntrySpec) -> dict[Hashable, int]:
     arrays = [p for p in spec.params if isinstance(p, ArrayParam)]
     names = dict.fromkeys(d for p in arrays for d in p.dims if not _is_number(d))
     return {name: index for index, name in enumerate(names)}
+
+
+def _code(dim: Hashable, symbols: dict[Hashable, int]) -> int:
+    """A dim as the table has it."""
+    if _is_number(dim):
+        return int(dim)
+    free = isinstance(dim, Dim) and (lower_bound(dim) or 0) < 2
+    return -1 - symbols[dim] - layout.FREE * free
 
 
 def _is_number(dim: Hashable) -> TypeGuard[int]:

@@ -94,18 +94,20 @@ def _emit_match_array(module: Module) -> None:
 
 
 def _match_dim(f: Function, dim: Value, wanted: Value, symbols: Value) -> None:
-    """A dim is the number wanted; or that of its symbol, -1 - wanted, which at first takes any from 2 up."""
+    """A dim is the number wanted; or that of its symbol, which at first takes any from 2 up, or any at all."""
 
     def symbol() -> None:
-        place = f.gep(symbols, f.binary("sub", -1, wanted), "i64")
-        bound = f.load("i64", place)
+        number = f.binary("sub", -1, wanted)
+        place = f.gep(symbols, f.binary("and", number, layout.FREE - 1), "i64")
+        least = f.select(f.compare("sge", number, layout.FREE), 0, 2)
+        bound, kept = f.load("i64", place), f.binary("add", dim, 1)  # 0 means that it is not bound yet
 
         def bind() -> None:
-            layout.require(f, f.compare("sge", dim, 2))
-            f.store(dim, place)
+            layout.require(f, f.compare("sge", dim, least))
+            f.store(kept, place)
 
         f.if_else(
-            f.compare("eq", bound, 0), bind, lambda: layout.require(f, f.compare("eq", dim, bound))
+            f.compare("eq", bound, 0), bind, lambda: layout.require(f, f.compare("eq", kept, bound))
         )
 
     f.if_else(

@@ -101,11 +101,11 @@ def _whole_part(x: Real, factor: float) -> tuple[Real, Double]:
     Two, because 2**n itself may overflow or be subnormal when the result of the multiplications does not or is.
     """
     format = x.format
-    twice, once = format.shifter + 2 * format.bias, format.shifter + format.bias
-    whole, half = fma(x, factor, twice), fma(x, factor / 2, once)
-    first = (half.bits() << format.digits).real()
-    second = ((whole.bits() - half.bits()) << format.digits).real()
-    return whole - twice, (first, second)
+    offset = format.shifter + 2 * format.bias
+    whole = fma(x, factor, offset)
+    half = whole.bits() >> 1
+    first, second = half << format.digits, (whole.bits() - half) << format.digits
+    return whole - offset, (first.real(), second.real())
 
 
 def exp2(x: Real) -> Real:

@@ -11,6 +11,7 @@ import math
 from dsl.codegen.math.exponential import LOG2_E, reduced_twice
 from dsl.codegen.math.logarithm import log_of_sum
 from dsl.codegen.math.reals import (
+    F64,
     Real,
     copysign,
     exact_fma,
@@ -29,22 +30,12 @@ HALF_LN2 = {
     "f32": (0.3465736, -9.523271e-10),
     "f64": (0.34657359027997264, 1.1595234069231498e-17),
 }
-# (tanh(x) / x - 1) / x**2 as a polynomial in x**2, |x| <= 0.625
+# (tanh(r) / r - 1) / r**2 as a polynomial in r**2, |r| <= 3/8 ln 2
 TANH = {
-    "f32": (-0.3333328, 0.13331406, -0.05373652, 0.020628192, -0.0056923344),
+    "f32": (-0.33333215, 0.13322687, -0.051224872),
     "f64": (
-        -0.3333333333333284, 0.133333333332597, -0.053968253930163204, 0.021869487550951413,
-        -0.008863220675169172, 0.0035919865462192006, -0.0014549454470114236, 0.0005862727057962595,
-        -0.00022847580263398346, 7.704399724006386e-05, -1.6023526132838782e-05,
-    ),
-}  # fmt: skip
-# e**2r for |r| <= ln 2 / 4
-EXP_OF_TWICE = {
-    "f32": (1.0, 2.0, 2.0, 1.3333216, 0.66666245, 0.26780248, 0.08922016),
-    "f64": (
-        1.0, 2.0, 2.0000000000000053, 1.3333333333333335, 0.6666666666641679, 0.26666666666653477,
-        0.08888888926940779, 0.025396825426499688, 0.006349181061902985, 0.0014109321323884897,
-        0.00028294965131374985, 5.1404800348450746e-05,
+        -0.3333333333333242, 0.13333333332988337, -0.053968253526531805, 0.021869461686333583,
+        -0.008862360733287106, 0.0035763957200149778, -0.0013076063277010742,
     ),
 }  # fmt: skip
 # (sinh(r) / r - 1) / r**2 and (cosh(r) - 1) / r**2 as polynomials in r**2, |r| <= ln 2 / 2
@@ -66,19 +57,25 @@ LARGEST = {"f32": 89.5, "f64": 710.6}  # sinh and cosh are infinite from here on
 
 
 def tanh(x: Real) -> Real:
-    """A polynomial up to 0.625, 1 - 2 / (e**2x + 1) beyond."""
+    """Of the sum |x| = n ln 2 / 2 + r: over / (over + 2 - 2 tanh(r)), over = 2**n - 1 + (2**n + 1) tanh(r).
+
+    For n = 0 that is tanh(r), without further rounding; for large n the error of `over` cancels. A multiple of 1/2 is
+    rounded down to n, so r is above -1/8 ln 2 and hardly anything cancels in `over`.
+    """
     format = x.format
-    square = x * x
-    near = fma(x * square, polynomial(square, TANH[format.name]), x)
-    size = abs(x)
-    capped = size.at_most({"f32": 10.0, "f64": 20.0}[format.name])
-    offset = format.shifter + format.bias
-    whole = fma(capped, 2 * LOG2_E, offset)
-    n, power = whole - offset, (whole.bits() << format.digits).real()
+    size = abs(x).at_most({"f32": 10.0, "f64": 20.0}[format.name])
+    offset = format.shifter / 2 + format.bias
+    halves = fma(size, 2 * LOG2_E, offset).bits() & -2
+    n, power = halves.real() - offset, (halves << (format.digits - 1)).real()
     high, low = HALF_LN2[format.name]
-    r = fma(n, -low, exact_fma(n, -high, capped))
-    far = 1.0 - 2.0 / fma(power, polynomial(r, EXP_OF_TWICE[format.name]), 1.0)
-    return copysign(select(size < 0.625, near, far), x)
+    r = exact_fma(n, -high, size)
+    if format is F64:  # in single precision that is less than a tenth of the last place
+        r = fma(n, -low, r)
+    square = r * r
+    part = fma(r * square, polynomial(square, TANH[format.name]), r)
+    over = fma(power + 1.0, part, power - 1.0)
+    under = over + fma(part, -2.0, 2.0)
+    return copysign(over / under, x)
 
 
 def sinh(x: Real) -> Real:

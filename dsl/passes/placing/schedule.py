@@ -5,7 +5,8 @@ inputs are there; an input from another device comes later by the time of a tran
 is on the device that its first node gets; ties go to the device listed first. Loops are looked at as if they made one trip.
 
 A node at a time this is greedy: it spreads small nodes whose results then have to come together again. So the run in which
-every group has the first device that it may have is made too, and the shorter one counts.
+every group has the first device that it may have is made too, and the shorter one counts, where each device that takes part
+costs as much as a transfer.
 
 The numbers are those of one core of a desktop machine. They decide where nodes go, never what they compute.
 """
@@ -92,10 +93,7 @@ class _Run:
         self.length = self._decide()
 
     def _decide(self) -> float:
-        """Choose the device of every group but those of lone generators, which go where they are read.
-
-        Return the time at which the results are back on the first device that is used.
-        """
+        """Choose the device of every group but those of lone generators, which go where they are read."""
         readers = readers_of(self.graph)
         missing = {node: len(sources) for node, sources in self.sources.items()}
         ready = [(0.0, self.position[n], n) for n, count in missing.items() if count == 0]
@@ -108,12 +106,7 @@ class _Run:
                     missing[reader] -= 1
                     if missing[reader] == 0:
                         heapq.heappush(ready, (self._ready(reader), self.position[reader], reader))
-        return self._length()
-
-    def _length(self) -> float:
-        home = min(self.free, key=str, default=None)
-        back = [self._arrival(value, home) for value in self.graph.results] if home else []
-        return max([*self.finish.values(), *back], default=0.0)
+        return max(self.finish.values(), default=0.0) + self.links.latency * len(self.free)
 
     def _ready(self, node: Node) -> float:
         return max((self.finish[source] for source in self.sources[node]), default=0.0)
