@@ -1,4 +1,4 @@
-"""Imports point one way: errors, config, logs <- ir <- the middle <- native, lowered, executor <- compile <- public API.
+"""Imports point one way: errors, config, logs, events <- ir <- the middle <- native, lowered, executor <- compile <- public API.
 
 The imports of every module below `dsl/` are read with `ast`, those inside functions and under TYPE_CHECKING
 included. Each breach is reported with its file, its line and the rule.
@@ -15,7 +15,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dsl"
 
-BASE = {"errors", "config", "logs"}
+BASE = {"errors", "config", "logs", "events"}
 MIDDLE = {"frontend", "autodiff", "passes", "codegen", "runtime", "parallel"}
 LAYERS = (
     dict.fromkeys(BASE, 0)
@@ -25,7 +25,7 @@ LAYERS = (
 )
 PUBLIC = 5
 LAYER_NAMES = [
-    "errors, config, logs",
+    "errors, config, logs, events",
     "ir",
     "{" + ", ".join(sorted(MIDDLE)) + "}",
     "native, lowered, executor",

@@ -32,6 +32,7 @@ from test_programs import rows
 from test_tokens import BRANCHES, COUNT, LATE, NESTED, Log, loop, pair
 
 from dsl.errors import CancelledError, DeadlineError, DeviceError, DslError, VerifyError
+from dsl.ir.checks.frames import Frames
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph, Node
 from dsl.ir.parts import Partition, Source
@@ -360,7 +361,7 @@ def test_a_frame_on_one_device_gets_nothing() -> None:
     """The loop is on cpu:0 and what reads its result on cpu:1."""
     text = COUNT.replace("return %r", "%q = negative@1(%r) : i64[]\n return %q")
     found = check(placed(text), [5])
-    assert [key.rpartition(";")[2] for key in transfers(found)] == ["exit_8:0"]
+    assert [key.rpartition(";")[2] for key in transfers(found)] == ["exit_7:0"]
     assert kinds(found, 1) == ["negative", "recv"]
     assert kinds(found, 0).count("loop_merge") == 1
 
@@ -396,19 +397,17 @@ def test_the_predicate_goes_to_a_device_once_an_iteration() -> None:
 
 
 def test_an_invariant_crosses_once() -> None:
-    """What enters crosses before it enters."""
+    """What enters crosses before it enters: one token outside the loop, three in each iteration."""
     body = """%y1 = add@1(%yi, %s) : i64[]
       %nx = next_iteration(%xi) : i64[]
       %ny = next_iteration(%y1) : i64[]"""
     text = pair(body).replace("enter(%one)", "enter(%two)")
     text = text.replace("%ei = ", "%two = add(%one, %one) : i64[]\n %ei = ", 1)
     found = check(placed(text), [4, 1, 2])
-    assert "/rank:0/cpu:0;/rank:0/cpu:1;add_2:0" in " ".join(transfers(found)).replace(
-        "add_3", "add_2"
-    )
     log = Log()
     run(found, [4, 1, 2], trace=log)
-    assert log.where("send").count(()) == 1
+    sent = log.where("send") + log.where("send", dead=True)
+    assert sorted(sent) == [(), *sorted([(("w", k),) for k in range(5)] * 3)]
 
 
 INVARIANTS = """graph @g(%n: i64[], %k: i64[]) -> (i64[]) {
@@ -495,20 +494,16 @@ def test_a_control_edge_inside_a_loop() -> None:
 # -- nested loops ------------------------------------------------------------------------------------------------------
 
 
-def inner_nodes(graph: Graph) -> list[Node]:
-    """The nodes of NESTED's inner body."""
-    return [node for node in graph.nodes if node.op.name == "add"]
-
-
 def test_only_the_inner_loop_touches_another_device() -> None:
     graph = parse(NESTED)
-    add = inner_nodes(graph)[0]
+    frames = Frames(graph)
+    add = next(n for n in graph.nodes if n.op.name == "add" and frames.after(n) == "inner")
     found = check(
         with_devices(graph, lambda node: device(1 if node is add else 0)), [0], [1], [2], [7]
     )
     part = found.parts[DEVICES[1]].graph
-    frames = {node.attrs["frame"] for node in part.nodes if node.op.name == "enter"}
-    assert frames == {"inner", "outer"}
+    entered = {node.attrs["frame"] for node in part.nodes if node.op.name == "enter"}
+    assert entered == {"inner", "outer"}
 
 
 def test_an_inner_loop_on_another_device() -> None:
@@ -677,15 +672,15 @@ def test_variables_on_two_devices() -> None:
 
 
 def outcome(run: Any) -> tuple[str, Any]:
-    """Return what was printed, sorted, since the order between devices is that of control edges alone, and the results."""
+    """Return what was printed, and the results or that it raised: which error comes first may depend on the order."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         try:
             found: Any = [(x.dtype, x.shape, x.tolist()) for x in run()]
         except (DeadlineError, CancelledError):
             raise
-        except Exception as error:
-            found = type(error)
+        except Exception:
+            found = "raised"
     return text.getvalue(), repr(found)
 
 

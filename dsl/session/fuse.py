@@ -189,7 +189,7 @@ def _plain_symbols(values: Iterable[Value]) -> set[Dim]:
 
 
 def _runner(step: NativeStep) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
-    direct = step.direct()
+    direct = step.direct
 
     def run(environment: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         return direct(*[np.ascontiguousarray(x).reshape(np.shape(x)) for x in inputs])  # type: ignore[no-any-return]

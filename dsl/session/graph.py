@@ -7,6 +7,8 @@ variables, queue operations, prints) happen when a step asks for them, in the or
 from __future__ import annotations
 
 import itertools
+import operator
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.errors import FeedError, ShapeError, TypeRuleError, UnsupportedError
 from dsl.frontend import scopes
 from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, supported_dtype
 from dsl.ir import graph as ir
-from dsl.ir.dims import Symbol
+from dsl.ir.dims import DimLike, Symbol
 from dsl.ir.graph import Attrs, Node, Value
 from dsl.ir.registry import Op
 from dsl.ir.types import I64, TensorType
@@ -159,6 +161,7 @@ class Graph:
         self.written: dict[str, Traced] = {}  # tensors by name
         self.operations: dict[str, Operation] = {}
         self.flat: ir.Graph | None = None  # of a hand-written one
+        self.lock = threading.RLock()  # around what sessions add to it
         self._trace = _Building(self)
 
     @staticmethod
@@ -222,7 +225,7 @@ class Graph:
             found = self.operations.get(name)
         if found is None:
             known = ", ".join(sorted([*self.written, *self.operations])) or "none"
-            raise UnsupportedError(
+            raise FeedError(
                 f"the graph has no tensor named {name!r} (named ones: {known})",
                 remedy="pass the tensor itself, or give it a name",
             )
@@ -273,16 +276,13 @@ def the_graph(what: str) -> tuple[Graph, _Building]:
     return trace.graph, trace
 
 
-def placeholder(dtype: Any, shape: Sequence[int | None] = (), name: str | None = None) -> Traced:
+def placeholder(
+    dtype: Any, shape: int | Sequence[int | None] = (), name: str | None = None
+) -> Traced:
     """Return a tensor that every step feeds; a size of None is any."""
     graph, trace = the_graph("a placeholder")
-    if shape is None:
-        raise ShapeError(
-            "the number of axes of a placeholder must be known", location=here(),
-            remedy="give a shape, with None for sizes that are not known",
-        )  # fmt: skip
     label = _unique(graph, name or "placeholder")
-    dims = tuple(Symbol(f"{label}_{axis}") if n is None else int(n) for axis, n in enumerate(shape))
+    dims = tuple(_dim(n, f"{label}_{axis}") for axis, n in enumerate(_axes(shape)))
     scope = current_scope()
     if scope is not trace.root:
         raise UnsupportedError("a placeholder inside a branch or loop", location=here())
@@ -291,6 +291,29 @@ def placeholder(dtype: Any, shape: Sequence[int | None] = (), name: str | None =
     made = Traced(Storage(value, trace.root), (), Kind.ARRAY)
     graph.written[label] = made
     return made
+
+
+def _axes(shape: Any) -> tuple[Any, ...]:
+    if shape is None:
+        raise ShapeError(
+            "the number of axes of a placeholder must be known", location=here(),
+            remedy="give a shape, with None for sizes that are not known",
+        )  # fmt: skip
+    return tuple(shape) if isinstance(shape, Iterable) else (shape,)
+
+
+def _dim(size: Any, label: str) -> DimLike:
+    if size is None:
+        return Symbol(label)
+    try:
+        found = operator.index(size)
+    except TypeError:
+        found = -1
+    if found < 0:
+        raise ShapeError(
+            f"a size of a placeholder is a whole number or None, got {size!r}", location=here()
+        )
+    return found
 
 
 def _unique(graph: Graph, name: str) -> str:

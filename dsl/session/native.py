@@ -11,11 +11,12 @@ import numpy as np
 
 from dsl.compile import optimize
 from dsl.config import config
-from dsl.errors import DslError
+from dsl.errors import DslError, TypeRuleError
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import interpret
 from dsl.ir.rewrite import is_flat
+from dsl.ir.types import TensorType
 from dsl.logs import log
 from dsl.passes.raise_control import raise_control
 from dsl.passes.thread_state import Threaded, thread_state
@@ -74,13 +75,16 @@ class NativeStep:
         self, threaded: Threaded, bound: Sequence[np.ndarray], resources: Mapping[str, Any]
     ) -> None:
         self.bound = tuple(bound)
-        self.variables = [resources[name] for name in threaded.variables]
-        self.written = [resources[name] for name in threaded.written]
+        find = Environment(resources).find
+        self.variables = [find(name) for name in threaded.variables]
+        self.written = [find(name) for name in threaded.written]
+        _check_variables(threaded, self.variables)
         self.graph = optimize(threaded.graph)
         self.claim = Claim(self.variables, self.written) if self.variables else None
-        self.arrays = [v.value for v in self.variables]  # in place: the memory stays
+        self.arrays = [np.asarray(v) for v in self.variables]  # in place: the memory stays
         self.count = len(threaded.graph.results) - len(threaded.written)
         self.execute = self._interpreted if config.backend == "interpreter" else self._compiled()
+        self.direct = self._claimed()  # of the feeds' arrays; returns the fetches' as a tuple
 
     def _pairs(self) -> list[tuple[int, int]]:
         """Which param each of the last results is written to."""
@@ -98,30 +102,33 @@ class NativeStep:
         return native
 
     def _interpreted(self, arrays: Sequence[Any]) -> list[Any]:
-        found = interpret(self.graph, arrays)
+        found = [np.array(array) for array in interpret(self.graph, arrays)]
         for target, source in self._pairs():
             arrays[target][...] = found[source]
-        return [np.array(array) for array in found[: self.count]]
+        return found[: self.count]
 
     def run(self, feeds: Sequence[np.ndarray], environment: Environment) -> list[Any]:
         """Run the program, alone with the variables that it writes."""
-        arrays = [*feeds, *self.bound, *self.arrays]
-        if self.claim is None:
-            return list(self.execute(arrays))
-        with self.claim:
-            return list(self.execute(arrays))
+        return list(self.direct(*feeds))
 
-    def direct(self) -> Callable[..., Any]:
-        """Return a function of the feeds' arrays that returns the fetches' as a tuple: the shortest way."""
-        execute, rest, claim = self.execute, (*self.bound, *self.arrays), self.claim
+    def _call(self) -> Callable[..., Any]:
+        """Return what runs the program on the feeds' arrays, the shortest way."""
+        execute, rest = self.execute, (*self.bound, *self.arrays)
         run = getattr(execute, "run", None)
         if run is None:
             return lambda *feeds: tuple(execute([*feeds, *rest]))
 
         def call(*feeds: Any) -> Any:
             found = run(*feeds, *rest)
-            return found if found is not NotImplemented else tuple(execute([*feeds, *rest]))
+            if found is not NotImplemented:
+                return found
+            # One array is fed twice, or is that of a variable.
+            return tuple(execute([*(feed.copy() for feed in feeds), *rest]))
 
+        return call
+
+    def _claimed(self) -> Callable[..., Any]:
+        call, claim = self._call(), self.claim
         if claim is None:
             return call
 
@@ -130,3 +137,14 @@ class NativeStep:
                 return call(*feeds)
 
         return claimed
+
+
+def _check_variables(threaded: Threaded, variables: Sequence[Any]) -> None:
+    """Refuse variables that are not what a graph written by hand says."""
+    params = threaded.graph.params[len(threaded.graph.params) - len(variables) :]
+    for param, variable in zip(params, variables, strict=True):
+        held = TensorType(variable.dtype, variable.shape)
+        if held != param.type:
+            raise TypeRuleError(
+                f"the graph takes the variable {variable.name!r} for {param.type}, and it is {held}"
+            )

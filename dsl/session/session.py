@@ -6,15 +6,15 @@ they meet in variables and queues alone.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from dsl.errors import CancelledError, FeedError
+from dsl.errors import CancelledError, DslError, FeedError
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.ir import graph as ir
@@ -36,23 +36,34 @@ class _Plan:
     """A step with what goes in and what comes out."""
 
     def __init__(
-        self, step: Step, feeds: list[Value], names: list[str], fetches: list[int | None], structure: Structure
+        self, step: Step, feeds: list[Value], names: list[str], order: list[int],
+        fetches: list[int | None], structure: Structure,
     ) -> None:  # fmt: skip
         self.step, self.fetches, self.structure = step, fetches, structure
         self.feeds = [_Feed(v.tensor, name) for v, name in zip(feeds, names, strict=True)]
         self.shared = _share_symbols(feeds)
+        self.order = order if order != sorted(order) else None  # which feed each param of the step is
 
     def arrays(self, given: Sequence[Any]) -> list[np.ndarray]:
-        """Return what is fed as arrays of the right dtype and shape, or raise FeedError."""
+        """Return what is fed as arrays of the right dtype and shape, in the step's order, or raise FeedError."""
         found = [feed(x) for feed, x in zip(self.feeds, given, strict=True)]
         if self.shared:
             _check_sizes(self.feeds, found)
-        return found
+        return found if self.order is None else [found[k] for k in self.order]
 
     def answer(self, found: Sequence[Any]) -> Any:
         """Put results into the structure of the fetches."""
         leaves = [None if k is None else _scalar(found[k]) for k in self.fetches]
         return leaves[0] if self.structure.type is None else unflatten(self.structure, leaves)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A step, and which values its params and its results are."""
+
+    step: Step
+    feeds: list[Value]
+    fetches: list[Value]
 
 
 class _Feed:
@@ -78,16 +89,27 @@ class _Feed:
                 f"{self.name!r} is fed with a tensor of a graph",
                 remedy="feed an array: what `session.run` returns",
             )
-        array = np.asarray(given)
-        if array.dtype.kind not in "biufcV":
-            raise self._wrong(f"an array of dtype {array.dtype}")
+        array = given.snapshot() if isinstance(given, Variable) else self._array(given)
         weak = isinstance(given, (bool, int, float, complex, list, tuple))
-        rule = "same_kind" if not weak else "unsafe"
-        if array.dtype == object or not np.can_cast(array.dtype, self.dtype, rule):  # type: ignore[arg-type]
+        if weak and array.size and _RANKS.get(array.dtype.kind, 9) > _RANKS[self.dtype.kind]:
+            raise self._wrong(f"{_KINDS.get(array.dtype.kind, 'other')} numbers")
+        if not weak and not np.can_cast(array.dtype, self.dtype, "same_kind"):
             raise self._wrong(f"an array of dtype {array.dtype}")
-        if weak and array.dtype.kind in "fc" and self.dtype.kind in "biu":
-            raise self._wrong(f"{_kind(array)} numbers")
-        return np.ascontiguousarray(array, self.dtype).reshape(array.shape)
+        made = np.ascontiguousarray(array, self.dtype).reshape(array.shape)
+        if self.dtype.kind in "iu" and array.dtype.kind in "iu" and (made != array).any():
+            raise self._wrong("numbers beyond the range of that dtype")
+        return made
+
+    def _array(self, given: Any) -> np.ndarray:
+        try:
+            array = np.asarray(given)
+        except DslError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise self._wrong(f"what is no array ({error})") from None
+        if array.dtype.kind not in _RANKS:
+            raise self._wrong(f"an array of dtype {array.dtype}")
+        return array
 
     def _check(self, array: np.ndarray) -> None:
         if array.ndim != self.rank or any(
@@ -103,8 +125,8 @@ class _Feed:
         )
 
 
-def _kind(array: np.ndarray) -> str:
-    return "complex" if array.dtype.kind == "c" else "floating-point"
+_RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}  # of kinds of dtypes; bfloat16 is a V
+_KINDS = {"i": "whole", "u": "whole", "f": "floating-point", "V": "floating-point", "c": "complex"}
 
 
 def _share_symbols(feeds: Sequence[Value]) -> bool:
@@ -145,8 +167,8 @@ class Session:
             raise FeedError(f"a session runs a `dsl.Graph`, got {graph!r}")
         self.timeout, self._soft, self._parallel = timeout, soft_placement, parallel_iterations
         self._devices = _make_devices(devices)
-        self._plans: dict[Any, _Plan] = {}
-        self._lock = threading.Lock()
+        self._plans: dict[Any, _Plan] = {}  # by what users write
+        self._steps: dict[Any, _Made] = {}  # by what that means
         self.closed = False
         self.hits = self.misses = 0
 
@@ -160,7 +182,12 @@ class Session:
         A fetch is a tensor, a variable, or an operation, whose value is None; a tuple, list or dict of fetches gives one of
         values. Any tensor can be fed, in place of what the graph would compute.
         """
-        given = feed_dict or {}
+        given = {} if feed_dict is None else feed_dict
+        if not isinstance(given, Mapping):
+            raise FeedError(
+                f"feeds are a dict from tensors to arrays, got {given!r}",
+                remedy="write `session.run(fetches, {x: array})`",
+            )
         plan = self._plan(fetches, tuple(given))
         arrays = plan.arrays(tuple(given.values()))
         return plan.answer(self._step(plan, arrays, timeout))
@@ -169,7 +196,7 @@ class Session:
         """Return a function of the feeds, in order, that runs the step: the quick way to run one many times."""
         plan = self._plan(fetches, tuple(feed_list))
         if isinstance(plan.step, NativeStep):
-            return self._direct(plan, plan.step.direct())
+            return self._direct(plan, plan.step.direct)
 
         def call(*args: Any) -> Any:
             self._check_count(args, plan)
@@ -217,13 +244,16 @@ class Session:
     def _plan(self, fetches: Any, feeds: tuple[Any, ...]) -> _Plan:
         leaves, structure = flatten(fetches)
         key = (tuple(map(_key, leaves)), structure, tuple(map(_key, feeds)))
-        found = self._plans.get(key)
+        try:
+            found = self._plans.get(key)
+        except TypeError:  # what cannot be hashed is no part of a graph, and `_fetched` says so
+            list(map(self._fetched, leaves))
+            raise
         if found is not None:
             self.hits += 1
             return found
-        with self._lock:
+        with self.graph.lock:
             if key not in self._plans:
-                self.misses += 1
                 self._plans[key] = self._make_plan(leaves, structure, feeds)
             return self._plans[key]
 
@@ -232,21 +262,27 @@ class Session:
         if not leaves:
             raise FeedError("a step must fetch something", remedy="name a tensor or an operation")
         fed = [self._fed(x) for x in feeds]
-        values: dict[Value, int] = {}
-        places: list[int | None] = []
-        targets: list[ir.Node] = []
-        for leaf in map(self._fetched, leaves):
-            if isinstance(leaf, Operation):
-                targets.extend(leaf.nodes)
-                places.append(None)
-            else:
-                places.append(values.setdefault(leaf, len(values)))
-        self._check_feeds(fed, values)
+        fetched = list(map(self._fetched, leaves))
+        values = list(dict.fromkeys(f for f in fetched if isinstance(f, Value)))
+        targets = [n for f in fetched if isinstance(f, Operation) for n in f.nodes]
+        self.check_feeds(fed, values)
+        made = self._made(fed, values, list(dict.fromkeys(targets)))
+        places = [made.fetches.index(f) if isinstance(f, Value) else None for f in fetched]
         names = [self.name_of(value) for value in fed]
-        step = self._compile(fed, list(values), targets)
-        return _Plan(step, fed, names, places, structure)
+        return _Plan(made.step, fed, names, list(map(fed.index, made.feeds)), places, structure)
 
-    def _check_feeds(self, fed: list[Value], values: Mapping[Value, int]) -> None:
+    def _made(self, feeds: list[Value], values: list[Value], targets: list[ir.Node]) -> _Made:
+        """Return the step for a set of feeds and fetches: in whatever order they are named, there is one."""
+        key = (frozenset(feeds), frozenset(values), frozenset(targets))
+        if key in self._steps:
+            self.hits += 1
+        else:
+            self.misses += 1
+            self._steps[key] = _Made(self._compile(feeds, values, targets), feeds, values)
+        return self._steps[key]
+
+    def check_feeds(self, fed: Sequence[Value], values: Sequence[Any]) -> None:
+        """Refuse what is fed twice, or fed and fetched."""
         for k, value in enumerate(fed):
             if value in fed[:k]:
                 raise FeedError(f"{self.name_of(value)!r} is fed twice")
@@ -371,11 +407,12 @@ class Session:
 
     def explain(self) -> str:
         """Say which steps there are, and how each runs."""
-        lines = [f"{self.graph.name}: {len(self._plans)} steps"]
-        for plan in self._plans.values():
-            how = "one native program" if isinstance(plan.step, NativeStep) else "token by token"
-            feeds = ", ".join(feed.name for feed in plan.feeds) or "nothing"
-            lines.append(f"  fed with {feeds}: {how}, {len(plan.step.graph.nodes)} nodes")
+        steps = list(self._steps.values())
+        lines = [f"{self.graph.name}: {len(steps)} {'step' if len(steps) == 1 else 'steps'}"]
+        for made in steps:
+            how = "one native program" if isinstance(made.step, NativeStep) else "token by token"
+            feeds = ", ".join(map(self.name_of, made.feeds)) or "nothing"
+            lines.append(f"  fed with {feeds}: {how}, {len(made.step.graph.nodes)} nodes")
         return "\n".join(lines)
 
 

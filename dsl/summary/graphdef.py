@@ -19,7 +19,9 @@ from pathlib import PurePath
 from typing import Any
 
 from dsl.ir.checks.frames import ROOT, Frames
+from dsl.ir.devices import DeviceName
 from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.registry import PLACEMENT
 from dsl.passes.lower_control import lower_control
 from dsl.summary import array_ops, ops  # noqa: F401 - they fill the table
 from dsl.summary.names import Names, paths
@@ -65,7 +67,8 @@ def _node_message(node: NodeDef) -> Message:
     waits = dict.fromkeys(f"^{before.name}" for before in node.controls)
     attrs = [{"key": key, "value": attr_value(node.attrs[key])} for key in sorted(node.attrs)]
     inputs = [*map(str, node.inputs), *waits]
-    return {"name": node.name, "op": node.op, "input": inputs, "attr": attrs}
+    placed = {"device": node.device} if node.device else {}
+    return {"name": node.name, "op": node.op, "input": inputs, **placed, "attr": attrs}
 
 
 class _Export:
@@ -104,6 +107,8 @@ class _Export:
         emitter, outputs = _emit(node, inputs, controls, in_frame)
         main = outputs[0].node if outputs else emitter.made[-1]
         self._name(node, main, emitter.made)
+        for made in emitter.made:
+            made.device = _device(str(node.attrs.get("device", "")))
         main.attrs |= _shapes(node, main) | _source(node)
         self.nodes += emitter.made
         self.done[node] = main
@@ -126,19 +131,28 @@ class _Export:
             self.nodes.append(NodeDef("NoOp", [], effects, {}, self.names.fresh("effects")))
 
 
+def _device(name: str) -> str:
+    """Spell a device as TensorFlow does: `/job:worker/task:1/device:CPU:0`."""
+    found = DeviceName.parse(name)
+    rank = "" if found.rank is None else f"/job:worker/task:{found.rank}"
+    index = "" if found.index is None else f":{found.index}"
+    return rank + (f"/device:{found.kind.upper()}{index}" if found.kind else "")
+
+
 def _emit(
     node: Node, inputs: list[Ref], controls: list[NodeDef], in_frame: bool
 ) -> tuple[Emitter, Sequence[Ref]]:
     emit = EMITTERS.get(node.op.name)
     emitter = Emitter(node, inputs, controls, in_frame)
+    attrs = {key: attr for key, attr in node.attrs.items() if key not in PLACEMENT}
     try:
         data = inputs[: len(node.data_inputs)]
-        found = emit(emitter, *data, **node.attrs) if emit is not None else None
+        found = emit(emitter, *data, **attrs) if emit is not None else None
     except Symbolic:
         found = None
     if found is None:
         emitter = Emitter(node, inputs, controls, in_frame)
-        found = no_equivalent(emitter, node.attrs)
+        found = no_equivalent(emitter, attrs)
     return emitter, [found] if isinstance(found, Ref) else found
 
 

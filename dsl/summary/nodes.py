@@ -46,6 +46,7 @@ class NodeDef:
     controls: list[NodeDef]
     attrs: dict[str, Any]
     name: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True, eq=False)

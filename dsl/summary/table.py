@@ -44,5 +44,5 @@ def no_equivalent(t: Emitter, attrs: Mapping[str, Any]) -> Sequence[Ref]:
     types = {"Tin": [ref.dtype for ref in t.inputs], "Tout": outputs}
     name = "".join(word.capitalize() for word in t.node.op.name.replace(".", "_").split("_"))
     made = t(f"Dsl{name}", *t.inputs, gives=I64, **types | dict(attrs))
-    del made.node.attrs["T"]
+    made.node.attrs.pop("T", None)
     return t.outputs(made, *outputs)

@@ -85,10 +85,9 @@ class ArrayParam(_Part):
     """An aligned ndarray, of no subclass.
 
     A dim is a number, or the name of a symbol: any extent from 2 up, the same wherever the symbol stands; a `Dim` says
-    itself whether it may be 0 or 1. `strides` are
-    "contiguous" in C order, "any" whole numbers of elements, or exact bytes. A `written` array is writeable and shares
-    no memory with other arguments. Arguments are different objects, except for one that is to be the `same_as` an
-    earlier one.
+    itself whether it may be 0 or 1. `strides` are "contiguous" in C order, "any" whole numbers of elements, or exact
+    bytes. A `written` array is writeable and shares no memory with other arguments. Arguments are different objects,
+    except for one that is to be the `same_as` an earlier one.
     """
 
     def __init__(
