@@ -6,6 +6,8 @@ Everything but the options and the exceptions is imported when it is first used,
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from dsl import errors
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from dsl.frontend.verbs import cond, fold, fori_loop, map, scan, switch, while_loop
     from dsl.partition import dynamic_partition, dynamic_stitch
     from dsl.pipelines import input_pipeline
+    from dsl.profiler import profile
     from dsl.session.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
     from dsl.tools import cache_stats, num_threads
     from dsl.transforms.batches import vmap
@@ -37,7 +40,7 @@ __all__ = [
     "CheckpointManager", "Compiled", "DslError", "FIFOQueue", "Kernel", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue",
     "Variable", "cache_stats", "check_grads", "checkpoint", "checkpoints", "cond", "config", "custom_jvp", "custom_vjp", "dynamic_partition",
     "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "hessian", "input_pipeline", "ir", "jacfwd", "jacrev", "jit", "jvp",
-    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "random", "restore", "save", "scan", "stop_gradient", "summary",
+    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "profile", "random", "restore", "save", "scan", "stop_gradient", "summary",
     "switch", "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip
 
@@ -64,6 +67,7 @@ _LAZY = {
     **dict.fromkeys(("CheckpointManager", "restore", "save"), "dsl.checkpoints"),
     **dict.fromkeys(_QUEUES, "dsl.session.queues"),
     "input_pipeline": "dsl.pipelines",
+    "profile": "dsl.profiler",
     "Variable": "dsl.variables",
     **dict.fromkeys(_SESSION, "dsl.session"),
     "gradients": "dsl.transforms.scoped", "check_grads": "dsl.transforms.check", "checkpoint": "dsl.transforms.checkpoints", "vmap": "dsl.transforms.batches",
@@ -71,6 +75,17 @@ _LAZY = {
 _MODULES = ("checkpoints", "fft", "ir", "linalg", "nn", "numpy", "optim", "random", "summary")
 
 show_help_if_asked()
+
+
+def _follow_trace() -> None:
+    """Profile the process, or stop doing so, as the option `trace` says."""
+    if config.trace is not None or "dsl.profiler.automatic" in sys.modules:
+        importlib.import_module("dsl.profiler.automatic").follow()
+
+
+config.watch("trace", _follow_trace)
+if os.environ.get("DSL_TRACE"):
+    _follow_trace()
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import numpy as np
 
+from dsl import events
 from dsl.autodiff.recording import spell_out
 from dsl.config import config
 from dsl.errors import ConfigError, DslError, NanError, UnsupportedError
@@ -34,6 +35,7 @@ from dsl.ir.build import resources_of
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import interpret
+from dsl.ir.location import Location
 from dsl.ir.nans import find_nan, has_nan
 from dsl.ir.verify import verify
 from dsl.logs import log
@@ -73,10 +75,16 @@ PASSES: tuple[Pass, ...] = (
 
 def optimize(graph: Graph, times: dict[str, float] | None = None) -> Graph:
     """Run all passes on a structured graph."""
+    with events.span("compile", "passes", data={"function": graph.name}):
+        return _optimize(graph, times)
+
+
+def _optimize(graph: Graph, times: dict[str, float] | None) -> Graph:
     _check(graph, "traced")
     for number, step in enumerate(PASSES):
         start = time.perf_counter()
-        improved = step(graph)
+        with events.span("pass", step.__name__, data={"function": graph.name}):
+            improved = step(graph)
         spent = time.perf_counter() - start
         log(
             "passes",
@@ -152,9 +160,10 @@ class Compiled(Generic[P, R]):
         self._static_level = 0
         self._hits = self._misses = 0
         self._lock = threading.RLock()
-        self._builtins: list[Any] = []  # each takes a call as it is, or hands it to the one before
-        self._slowly = types.MethodType(Compiled.__call__, self)
-        self._taker: Callable[..., Any] = self._slowly
+        signature = self._signature.signature
+        self._builtins = _Builtins(types.MethodType(Compiled.__call__, self), signature)
+        self._timed = _Builtins(self._call, signature, timed=True)
+        self._untimed: list[tuple[Direct, bool]] = []  # those that have no clocks yet
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Describe the arguments, find or make the graph for them, run it.
@@ -165,37 +174,51 @@ class Compiled(Generic[P, R]):
             return self._fn(*args, **kwargs)
         if current_trace() is not None:
             return self.dsl_inline(args, kwargs)  # type: ignore[no-any-return]
+        if events.LOG is not None:
+            with events.span("call", self._name, _place(self._fn)):
+                return self._profiled(*args, **kwargs)  # type: ignore[no-any-return]
+        return self._call(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
         entry, arguments = self._entry(arguments, args, kwargs)
         try:
-            return _run(entry, arguments)  # type: ignore[no-any-return]
+            return _run(entry, arguments)
         except Exception as error:
             narrow = self._compile_after(error, entry, arguments)
             if narrow is None:
                 raise
-        return _run(narrow, arguments)  # type: ignore[no-any-return]
+        return _run(narrow, arguments)
 
     def _install(self, direct: Direct, pattern: Pattern | None, graph: Graph) -> None:
-        """Let a built-in take calls, and hand those that it declines to the ones before it.
+        """Let a built-in take calls; one with clocks joins it when a profile first meets it.
 
         Built-ins do not bind, so each function has a class of its own to hold its `__call__`.
         """
-        retry = self._slowly if pattern is not None and _repeatable(graph) else None
-        if not self._builtins or len(self._builtins) >= _MOST_BUILTINS:
-            self._builtins, self._taker = [], self._slowly
-        found = direct.make(self._taker, retry, self._signature.signature)
-        if found is None:
+        repeatable = pattern is not None and _repeatable(graph)
+        self._untimed.append((direct, repeatable))
+        call = self._builtins.add(direct, repeatable)
+        if call is None:
             return
-        call, counted = found
-        self._builtins.append(counted)
-        self._taker = call.__func__ if isinstance(call, staticmethod) else call
         if type(self) is Compiled:
             self.__class__ = type("Compiled", (Compiled,), {"__module__": Compiled.__module__})
         type(self).__call__ = call  # type: ignore[method-assign]
 
+    def _profiled(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a call while a profile is on: by a built-in with clocks, unless an option asks for the longer way."""
+        if config.debug_nans:
+            return self._call(*args, **kwargs)
+        if self._untimed:
+            with self._lock:
+                while self._untimed:
+                    self._timed.add(*self._untimed.pop(0))
+        return self._timed.taker(*args, **kwargs)
+
     def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Inside another trace the function is traced along, not called."""
-        return call_traced(self._fn, *args, **kwargs)
+        trace = current_trace()
+        assert trace is not None
+        return trace.whole(lambda: call_traced(self._fn, *args, **kwargs))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundCompiled(self, instance)
@@ -313,7 +336,8 @@ class Compiled(Generic[P, R]):
         name = self._name
         log("trace", "%s: %s", name, reason)
         start = time.perf_counter()
-        traced = trace_call(self._fn, arguments, name, pattern)
+        with events.span("compile", "trace", _place(self._fn), {"function": name}):
+            traced = trace_call(self._fn, arguments, name, pattern)
         times = {"trace": time.perf_counter() - start}
         if traced.variables:
             traced.claim = Claim(
@@ -403,7 +427,7 @@ class Compiled(Generic[P, R]):
         """Return how many calls found a compiled graph, how many did not, and how many graphs there are."""
         wide = sum(len(family.entries) for family in self._families.values())
         return CacheInfo(
-            self._hits + sum(map(count_hits, self._builtins)),
+            self._hits + self._builtins.hits() + self._timed.hits(),
             self._misses,
             sum(map(len, self._entries.values())) + wide,
         )
@@ -422,6 +446,37 @@ class Compiled(Generic[P, R]):
             yield from entries
         for family in self._families.values():
             yield from (entry for _, entry in family.entries)
+
+
+class _Builtins:
+    """Built-ins that take calls as they are: the newest hands those that it declines to the one before, the first to `last`.
+
+    A repeatable call that fails goes to `last` too, which knows better words, or does not fail.
+    """
+
+    def __init__(
+        self, last: Callable[..., Any], signature: inspect.Signature, timed: bool = False
+    ) -> None:
+        self.last, self.signature, self.timed = last, signature, timed
+        self.made: list[Any] = []
+        self.taker = last
+
+    def add(self, direct: Direct, repeatable: bool) -> Any:
+        """Make a built-in and return what to call, or None if there cannot be one."""
+        if len(self.made) >= _MOST_BUILTINS:
+            self.made, self.taker = [], self.last
+        retry = self.last if repeatable else None
+        found = direct.make(self.taker, retry, self.signature, self.timed)
+        if found is None:
+            return None
+        call, counted = found
+        self.made.append(counted)
+        self.taker = call.__func__ if isinstance(call, staticmethod) else call
+        return call
+
+    def hits(self) -> int:
+        """Return how many calls were taken."""
+        return sum(map(count_hits, self.made))
 
 
 class _Watched:
@@ -490,6 +545,12 @@ def _run(entry: Lowered, arguments: Arguments) -> Any:
         if config.traceback_filtering == "on":
             raise _filtered(error) from error.__cause__
         raise
+
+
+def _place(fn: Any) -> Location | None:
+    """Return where a function is defined."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return None if code is None else Location(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _needs_tokens(node: Node) -> bool:

@@ -248,6 +248,11 @@ class Config:
         1,
         "CPU devices of a process, cpu:0 and on; parts of a graph on different ones run at the same time.",
     )
+    mpi_timeout = Option(
+        COUNT,
+        300,
+        "Seconds that a rank waits for others before it gives up and says what it waits for.",
+    )
     cache_dir = Option(
         CACHE_DIR,
         None,

@@ -139,6 +139,14 @@ class FeedError(DslError, ValueError):
     """A step's feeds or fetches are not right: missing, unknown, of another shape or dtype."""
 
 
+class PeerError(DslError, RuntimeError):
+    """Another rank has ended with an exception, or has gone."""
+
+
+class MismatchError(DslError, RuntimeError):
+    """Ranks that must do the same do different things."""
+
+
 class OutOfRangeError(DslError, IndexError):
     """A queue is closed and has fewer elements than were asked for."""
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -26,7 +27,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 __all__ = [
-    "LIMIT", "LISTENERS", "ROWS", "Record", "Row", "Site", "add", "begin", "dropped", "end", "now", "on_device", "program",
+    "LIMIT", "LISTENERS", "ROWS", "WORDS", "Record", "Row", "Site", "add", "begin", "dropped", "end", "now", "on_device", "program",
     "row", "span", "waiting",
 ]  # fmt: skip
 
@@ -64,6 +65,10 @@ class Site(NamedTuple):
     parent: int
     repeats: bool
     bytes: int | None
+
+
+WORDS = 3
+"""What a program tells of each site, in words of 64 bits."""
 
 
 class Row(NamedTuple):
@@ -225,9 +230,12 @@ def waiting(
     return over
 
 
+_ENDS = struct.Struct("=qq")
+
+
 def program(name: str, sites: Sequence[Site], words: bytes) -> None:
-    """Tell what a program measured: three 64-bit words for each site, then its own start and end."""
-    start, stop = (int.from_bytes(words[k : k + 8], "little") for k in (-16, -8))
+    """Tell what a program measured: `WORDS` for each site, then its own start and end."""
+    start, stop = _ENDS.unpack_from(words, len(words) - _ENDS.size)
     _append(Record("program", name, start, stop, row(), None, (sites, words)))
 
 

@@ -12,11 +12,12 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from dsl import events
 from dsl.config import config
 from dsl.frontend import scopes
 from dsl.frontend.signature import Arguments
@@ -133,8 +134,7 @@ class Direct:
     With `arguments`, the call has trees, and `answer` says where the leaves of its result come from (see `unpacker`).
     """
 
-    address: int
-    spec: Any
+    native: Any
     params: list[Any]
     results: list[Any]
     is_tuple: bool
@@ -147,18 +147,23 @@ class Direct:
         declined: Callable[..., Any],
         retry: Callable[..., Any] | None,
         signature: inspect.Signature,
+        timed: bool = False,
     ) -> tuple[Any, Any] | None:
-        """Return what to call, and the built-in behind it, which counts; None if that cannot be."""
+        """Return what to call, and the built-in behind it, which counts; None if that cannot be.
+
+        One that is `timed` has clocks in its program, and runs whatever else keeps built-ins from running.
+        """
         from dsl.codegen.cpu import entry
 
-        spec, traced = self.spec, self.traced
+        native, traced = self.native.timed() if timed else self.native, self.traced
+        spec = native.spec
         outside = bool(traced.guards or traced.captures or self.arguments is not None)
         made = entry.make_entry(
-            self.address,
+            native.address,
             entry.EntrySpec(
                 params=self.params, results=self.results, result="tuple" if self.is_tuple else "single",
                 release_gil=spec.release_gil, on_error=spec.on_error, callback=spec.callback, keep=spec.keep,
-                declined=None if outside else declined, retry=None if outside else retry,
+                declined=None if outside else declined, retry=None if outside else retry, always=timed,
             ),
         )  # fmt: skip
         if self.arguments is not None:
@@ -199,7 +204,7 @@ def _direct(
     if params is None or results is None:
         return _of_trees(traced, graph, arguments, native, needed)
     leaves, structure = results
-    return Direct(native.address, native.spec, params, leaves, structure is not None, traced)
+    return Direct(native, params, leaves, structure is not None, traced)
 
 
 def _of_trees(
@@ -221,9 +226,8 @@ def _of_trees(
         return None
     found = [leaves[k] for k in needed]
     params = list(native.spec.params)
-    return Direct(
-        native.address, native.spec, params, found, True, traced, arguments, (structure, answer)
-    )
+    kinds = replace(arguments, bound=dict.fromkeys(arguments.bound), leaves=[])  # without the arrays
+    return Direct(native, params, found, True, traced, kinds, (structure, answer))
 
 
 def _guarded(
@@ -317,13 +321,13 @@ _SLOW = ("disable_jit", "debug_nans")
 
 @functools.cache
 def watch() -> None:
-    """Keep built-ins from running while something is traced or compiling is switched off."""
+    """Keep built-ins from running while something is traced or profiled, or compiling is switched off."""
     from dsl.codegen.cpu import entry
 
     state = {"tracing": 0, "off": 0}
 
     def update() -> None:
-        entry.SLOW.value = state["tracing"] + state["off"]
+        entry.SLOW.value = state["tracing"] + state["off"] + (events.LOG is not None)
 
     def on_trace(change: int) -> None:
         state["tracing"] = max(0, state["tracing"] + change)
@@ -336,6 +340,7 @@ def watch() -> None:
         update()
 
     scopes.LISTENERS.append(on_trace)
+    events.LISTENERS.append(update)
     for name in _SLOW:
         config.watch(name, on_config)
     on_config()

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend.library import has_traced
 from dsl.frontend.runtime import capture
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.traced import (
     Traced,
     concrete,
-    is_number,
+    lift,
     supported_dtype,
 )
 from dsl.runtime.claims import Claim, Claimable
@@ -66,7 +67,9 @@ class Variable(Claimable):
         self._shared, self._alone = Claim([self]), Claim((), [self])
         trace = current_trace()
         if trace is not None:
-            trace.adopt(self)
+            place = trace.adopt(self)
+            if trace.devices:
+                trace.places[place] = trace.devices[-1]
 
     # -- what it is -------------------------------------------------------------------------------------------------
 
@@ -95,6 +98,11 @@ class Variable(Claimable):
         """The array itself: its memory, which later writes change; in traced code, its contents now."""
         return self.dsl_traced() if current_trace() is not None else self._array
 
+    @property
+    def memory(self) -> np.ndarray:
+        """The array itself, in traced code too."""
+        return self._array
+
     def read(self) -> Any:
         """Return the contents now, in memory of their own."""
         return self.dsl_traced().copy() if current_trace() is not None else self.snapshot()
@@ -106,7 +114,12 @@ class Variable(Claimable):
     def __repr__(self) -> str:
         return f"<dsl.Variable {self.name!r} {self.dtype}{list(self.shape)}>"
 
+    def __format__(self, spec: str) -> str:
+        return format(self._operand(), spec) if spec else repr(self)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if current_trace() is not None:
+            self.dsl_traced().__array__()  # refuses
         return np.array(self._array, dtype=dtype, copy=copy)
 
     # -- writing ----------------------------------------------------------------------------------------------------
@@ -136,7 +149,7 @@ class Variable(Claimable):
         return self._write_rows("subtract", indices, updates)
 
     def _write(self, how: str, value: Any) -> Any:
-        trace, value = current_trace(), _plain(value)
+        trace, value = current_trace(), _settled(value)
         self._check(value, self.shape, "assign")
         if trace is None:
             with self._alone:
@@ -149,14 +162,12 @@ class Variable(Claimable):
         return target.copy()
 
     def _write_rows(self, how: str, indices: Any, updates: Any) -> Any:
-        trace, indices, updates = current_trace(), _plain(indices), _plain(updates)
-        if not self.ndim:
-            raise ShapeError(f"{self!r} has no rows", location=here(), remedy="use `assign`")
+        trace, indices, updates = current_trace(), self._rows(indices), _settled(updates)
+        self._check(updates, (*indices.shape, *self.shape[1:]), "scatter")
         if trace is None:
             with self._alone:
                 self._put_rows(how, indices, updates)
             return self
-        self._check(updates, None, "scatter")
         if trace.is_graph:
             return trace.scatter_variable(self, how, indices, updates)
         target = self.dsl_traced()
@@ -166,27 +177,31 @@ class Variable(Claimable):
             _HOW[how].at(target, indices, updates)  # type: ignore[attr-defined]
         return target.copy()
 
-    def _check(self, value: Any, shape: tuple[int, ...] | None, verb: str) -> None:
+    def _rows(self, indices: Any) -> Any:
+        """Return what says which rows, as an array of integers."""
+        if not self.ndim:
+            raise ShapeError(f"{self!r} has no rows", location=here(), remedy="use `assign`")
+        found = _arrayed(_settled(indices))
+        if not isinstance(found, Traced) and not found.size:
+            return found.astype(np.int64)
+        if found.dtype.kind not in "iu":
+            raise TypeRuleError(
+                f"scatter: indices must be integers, got {found.dtype}", location=here()
+            )
+        return found
+
+    def _check(self, value: Any, shape: tuple[Any, ...], verb: str) -> None:
         """Refuse what NumPy's in-place operators refuse."""
-        operand = value if is_number(value) or isinstance(value, Traced) else np.asarray(value)
-        weak = (bool, int, float, complex)
-        given: Any
-        if isinstance(operand, Traced):
-            given = operand.dtype
-        else:
-            given = type(operand) if type(operand) in weak else operand.dtype
-        if isinstance(given, type):
-            fits = np.can_cast(np.result_type(self.dtype, given()), self.dtype, "same_kind")
-        else:
-            fits = np.can_cast(given, self.dtype, "same_kind")
-        if not fits:
-            name = given.__name__ if isinstance(given, type) else given
+        weak = type(value) in (bool, int, float, complex)
+        operand = value if weak else _arrayed(value)
+        given = np.result_type(self.dtype, value) if weak else operand.dtype
+        if not np.can_cast(given, self.dtype, "same_kind"):
+            name = type(value).__name__ if weak else given
             raise TypeRuleError(
                 f"{verb}: a value of dtype {name} does not fit {self!r}",
                 location=here(), remedy=f"convert it: `value.astype({str(self.dtype)!r})`",
             )  # fmt: skip
-        if shape is not None:
-            _check_shape(self, operand)
+        _check_shape(self, shape, operand)
 
     # -- for steps --------------------------------------------------------------------------------------------------
 
@@ -226,7 +241,9 @@ class Variable(Claimable):
         if trace.is_graph:
             return trace.read_variable(self)  # type: ignore[no-any-return]
         trace.variables[id(self)] = self
-        return capture(self, "_array", self._array)
+        found = capture(self, "_array", self._array)
+        trace.contents.setdefault(id(self), {})[found.storage.get()] = None
+        return found
 
     def dsl_checkpoint_value(self) -> np.ndarray:
         """Return what a checkpoint saves."""
@@ -307,6 +324,29 @@ def _binary(name: str) -> Callable[..., Any]:
     return apply
 
 
+def _in_place(name: str) -> Callable[..., Any]:
+    def apply(self: Variable, other: Any) -> Any:
+        if (trace := current_trace()) is not None and trace.is_graph:
+            raise UnsupportedError(
+                "an augmented assignment to a variable in a graph", location=here(),
+                remedy="use `assign`, `assign_add` or `assign_sub`, and run what they return",
+            )  # fmt: skip
+        if trace is None:
+            operand = _settled(other)
+            self._check(operand, self.shape, name.strip("_"))
+            with self._alone:
+                getattr(self._array, name)(operand)
+        else:
+            target = self.dsl_traced()
+            result = getattr(target, name.replace("__i", "__", 1))(_plain(other))
+            self._check(result, self.shape, name.strip("_"))
+            target[...] = result
+        return self
+
+    apply.__name__ = name
+    return apply
+
+
 def _unary(name: str) -> Callable[..., Any]:
     def apply(self: Variable) -> Any:
         return getattr(self._operand(), name)()
@@ -333,6 +373,9 @@ _OPERATORS = (
 for _name in _OPERATORS:
     setattr(Variable, f"__{_name}__", _binary(f"__{_name}__"))
     setattr(Variable, f"__r{_name}__", _binary(f"__r{_name}__"))
+    setattr(Variable, f"__i{_name}__", _in_place(f"__i{_name}__"))
+for _name in ("divmod", "rdivmod"):
+    setattr(Variable, f"__{_name}__", _binary(f"__{_name}__"))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Variable, f"__{_name}__", _binary(f"__{_name}__"))
 for _name in ("neg", "pos", "abs", "invert"):
@@ -345,6 +388,18 @@ def _plain(x: Any) -> Any:
     if isinstance(x, Variable):
         return x._operand()
     return tuple(map(_plain, x)) if isinstance(x, tuple) else x
+
+
+def _settled(x: Any) -> Any:
+    """Return what is written: of a variable the contents now, which no other thread changes."""
+    return x.snapshot() if isinstance(x, Variable) and current_trace() is None else _plain(x)
+
+
+def _arrayed(x: Any) -> Any:
+    """Return something as an array, traced if a part of it is."""
+    if isinstance(x, Traced):
+        return x
+    return np.asarray(x) if current_trace() is None or not has_traced(x) else lift(x)
 
 
 def _plain_tree(x: Any) -> Any:
@@ -369,14 +424,16 @@ def _first_value(value: Any) -> Any:
     return known
 
 
-def _check_shape(variable: Variable, value: Any) -> None:
+def _check_shape(variable: Variable, wanted: tuple[Any, ...], value: Any) -> None:
+    """Refuse a value that does not broadcast to a shape, as far as sizes are known."""
     shape: Any = value.type.shape if isinstance(value, Traced) else np.shape(value)
-    pairs = zip(reversed(shape), reversed(variable.shape))
-    if len(shape) > variable.ndim or any(
-        isinstance(n, int) and n not in (1, size) for n, size in pairs
+    pairs = zip(reversed(shape), reversed(wanted))
+    if len(shape) > len(wanted) or any(
+        isinstance(n, int) and isinstance(size, int) and n not in (1, size) for n, size in pairs
     ):
+        rows = "" if wanted == variable.shape else f" rows of shape {wanted} of"
         raise ShapeError(
-            f"a value of shape {shape} cannot be assigned to {variable!r}", location=here()
+            f"a value of shape {shape} cannot be assigned to{rows} {variable!r}", location=here()
         )
 
 

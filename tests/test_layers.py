@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "dsl"
 
 BASE = {"errors", "config", "logs", "events"}
-MIDDLE = {"frontend", "autodiff", "passes", "codegen", "runtime", "parallel"}
+MIDDLE = {"frontend", "autodiff", "passes", "codegen", "runtime", "mpi"}
 LAYERS = (
     dict.fromkeys(BASE, 0)
     | {"ir": 1}
@@ -35,7 +35,7 @@ ORDER = " <- ".join([*LAYER_NAMES, "public API"])
 
 HOMES = {
     "llvmlite": ("codegen",),
-    "mpi4py": ("parallel",),
+    "mpi4py": ("mpi",),
     "cupy": ("codegen.cuda", "runtime"),
 }
 HEAVY = {"scipy", "opt_einsum", "numba", "jax", "torch", "matplotlib", *HOMES}

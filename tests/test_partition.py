@@ -407,7 +407,7 @@ def test_an_invariant_crosses_once() -> None:
     log = Log()
     run(found, [4, 1, 2], trace=log)
     sent = log.where("send") + log.where("send", dead=True)
-    assert sorted(sent) == [(), *sorted([(("w", k),) for k in range(5)] * 3)]
+    assert sorted(sent) == [(), *sorted([(("w", k),) for k in range(3)] * 3)]
 
 
 INVARIANTS = """graph @g(%n: i64[], %k: i64[]) -> (i64[]) {
@@ -714,7 +714,7 @@ def test_programs_on_random_devices(function: Any, make: Any) -> None:
     arrays = [np.asarray(x) for x in inputs]
     start = time.monotonic()
     wanted = outcome(lambda: run_tokens(flat, arrays))
-    if time.monotonic() - start > 0.5:
+    if time.monotonic() - start > 2:
         pytest.skip("too long for the token machine")
     rng = random.Random(function.__name__)
     assigned = with_devices(flat, lambda node: rng.choice(DEVICES))

@@ -15,6 +15,7 @@ from dsl.ir.graph import Graph, Node
 if TYPE_CHECKING:
     from dsl.codegen.program import Program
     from dsl.codegen.report import ErrorSite, Report
+    from dsl.events import Site
 
 __all__ = ["Emission", "Emitted", "ParamKind"]
 
@@ -34,23 +35,35 @@ class Emitted(NamedTuple):
     errors: list[ErrorSite]
     callbacks: list[Node]
     report: Report
+    sites: list[Site]
     is_long: bool
 
 
 class Emission:
-    """A program, emitted when that is asked for; `checks` tells whether it compares indices with sizes."""
+    """A program, emitted when that is asked for; `checks` tells whether it compares indices with sizes, `timed` whether
+    it measures its kernels for a profile.
+    """
 
     def __init__(
         self, graph: Graph, params: Sequence[ParamKind], wanted: Sequence[int], written: Sequence[tuple[int, int]],
-        *, fastmath: bool, checks: bool,
+        *, fastmath: bool, checks: bool, timed: bool = False,
     ) -> None:  # fmt: skip
         self.graph, self.params, self.wanted, self.written = graph, params, wanted, written
-        self.fastmath, self.checks = fastmath, checks
+        self.fastmath, self.checks, self.timed = fastmath, checks, timed
+
+    def with_clocks(self) -> Emission:
+        """Return the same program, measuring itself."""
+        return Emission(
+            self.graph, self.params, self.wanted, self.written,
+            fastmath=self.fastmath, checks=self.checks, timed=True,
+        )  # fmt: skip
 
     def recipe(self) -> list[str] | None:
         """Return all that the text follows from, as texts; None if something in the graph has none."""
         text = self.graph.text
         if 'opaque"' in text:  # an attribute that is any object, such as a user's kernel
+            return None
+        if self.timed:  # its sites are wanted, which only emitting tells
             return None
         rest = (self.params, self.wanted, self.written, self.fastmath, self.checks)
         return [text, *map(repr, rest)]
@@ -64,7 +77,8 @@ class Emission:
             program = self._program(in_place=False)
             text = program.emit()
         module, link = program.module, tuple(program.module.links.values())
-        told = program.errors, program.callbacks, program.report
+        sites = [] if program.timer is None else program.timer.sites
+        told = program.errors, program.callbacks, program.report, sites
         return Emitted(text, link, *told, is_long=module.is_long)
 
     def _program(self, in_place: bool) -> Program:
@@ -78,7 +92,8 @@ class Emission:
         strides = [param.strides for param in self.params]
         frame = layout(graph, scalars, strides, list(self.wanted))
         program = Program(
-            graph, frame, written=self.written, fastmath=self.fastmath, in_place=in_place
-        )
+            graph, frame, written=self.written, fastmath=self.fastmath, in_place=in_place,
+            timed=self.timed,
+        )  # fmt: skip
         program.checks = self.checks
         return program

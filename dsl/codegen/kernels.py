@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +41,7 @@ _LANES = 8  # points of a last axis that is unrolled
 _BLOCK = 32  # side of a tile when a transposed array is read
 _CHUNK = 4096  # elements that one partial result covers, at least
 _CHUNKS = 512  # partial results, at most
+_STREAMS = 4  # places of a chunk that are read at once: memory gives a third more than for one
 _STACK = 16 * 1024  # bytes of scratch on the stack; more comes from the allocator
 _SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as many vectors at once
 _FEW = 3  # elementary functions of a loop that works on four vectors at once
@@ -246,12 +247,21 @@ class KernelEmitter:
         several = self.module.metadata(f'!{{!"llvm.loop.interleave.count", i32 {vectors}}}')
         return self.module.metadata(f"distinct !{{%self, {accesses}, {once}, {several}}}")
 
+    def plain(self) -> str:
+        """Return what tells LLVM that a loop is short and best left alone."""
+        scalar = self.module.metadata('!{!"llvm.loop.vectorize.enable", i1 false}')
+        once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
+        return self.module.metadata(f"distinct !{{%self, {scalar}, {once}}}")
+
     def vectors(self, extent: Operand) -> int:
         """Return how many vectors a loop works on side by side; an extent of -1 is a thread's share of a long one."""
         if extent == -1:
             return self.side_by_side
+        # A sum is a chain, too: each addition waits for the one before.
+        sums = any(root.reduce for root in self.kernel.stages[self.current].roots)
+        most = 4 if sums and self.side_by_side == 1 else self.side_by_side
         long = extent if isinstance(extent, int) else _SIDE_BY_SIDE[2]
-        return max(v for v in (1, 2, 4) if v <= self.side_by_side and long >= _SIDE_BY_SIDE.get(v, 0))
+        return max(v for v in (1, 2, 4) if v <= most and long >= _SIDE_BY_SIDE.get(v, 0))
 
     def hoist(self, evaluator: Evaluator, expressions: Iterable[Expression]) -> None:
         """Compute here what does not depend on the loops still to be opened."""
@@ -568,20 +578,20 @@ class KernelEmitter:
         room = 16 * max(1, chunks if isinstance(chunks, int) else _CHUNKS + 1)
         places = {(root, lane): fn.alloca(room) for root in reduces for lane in self.lanes}
         expressions = [root.expression for root in stage.roots]
+        long = len(groups) == 1 and not (isinstance(count, int) and count < _CHUNK)
+        streams = _STREAMS if long and self.side_by_side == 1 and self.lane_axis is None else 1
 
         def body(inner: Function, lo: Operand, hi: Operand) -> None:
             evaluator = self.evaluator(inner)
             evaluator.fetch = partial(self.row_fetch, evaluator, {}, {})
             self.hoist(evaluator, expressions)
             with inner.loop(lo, hi) as c, evaluator.scope():
-                accumulators = {key: self.accumulator(inner, key[0]) for key in places}
                 low = inner.mul(c, chunk)
                 high = inner.minimum(inner.add(low, chunk), count)
-                point = partial(self.row_point, evaluator, stage, accumulators, {})
-                self.nest(evaluator, groups, point, hoist=expressions, first=(low, high))
+                found = self.chunk(evaluator, groups, stage, low, high, streams)
                 for (root, lane), place in places.items():
                     address = inner.gep(place, inner.mul(c, 16))
-                    store_scalar(inner, root.value.dtype, read(accumulators[root, lane]), address)
+                    store_scalar(inner, root.value.dtype, found[root, lane], address)
 
         work = self.cost([stage]) * per_item * (chunk if isinstance(chunk, int) else 4 * length)
         self.parallel(chunks, work, body)
@@ -594,6 +604,48 @@ class KernelEmitter:
                 with self.in_lane(evaluator, lane):
                     address = evaluator.address(self.stores[root.value], root.index)
                 store_scalar(fn, root.value.dtype, total, address)
+
+    def chunk(
+        self, evaluator: Evaluator, groups: list[list[int]], stage: Stage, low: Operand, high: Operand, streams: int
+    ) -> dict[tuple[Root, int | None], Scalar]:  # fmt: skip
+        """Reduce [low, high) of the first group of axes, in several places at once; return what each root has there."""
+        fn, expressions = evaluator.fn, [root.expression for root in stage.roots]
+        sums: list[Accumulators] = [
+            {(r, lane): self.accumulator(fn, r) for r in stage.roots if r.reduce for lane in self.lanes}
+            for _ in range(streams)
+        ]  # fmt: skip
+        points = [partial(self.row_point, evaluator, stage, each, {}) for each in sums]
+        if streams == 1:
+            self.nest(evaluator, groups, points[0], hoist=expressions, first=(low, high))
+        else:
+            part = fn.binary("udiv", fn.sub(high, low), streams)
+            starts = [fn.add(low, fn.mul(part, s)) for s in range(streams)]
+            self.at_once(evaluator, groups[0], starts, part, points, self.independent(self.group))
+            rest = fn.add(low, fn.mul(part, streams))
+            self.at_once(evaluator, groups[0], [rest], fn.sub(high, rest), points[:1], self.plain())
+        return {key: self.united(fn, key[0], [read(each[key]) for each in sums]) for key in sums[0]}
+
+    def at_once(
+        self, evaluator: Evaluator, group: list[int], starts: list[Operand], count: Operand,
+        points: list[Callable[[], None]], metadata: str,
+    ) -> None:  # fmt: skip
+        """Go through stretches of merged axes side by side."""
+        fn = evaluator.fn
+        with fn.loop(0, count, metadata=metadata) as at:
+            for start, point in zip(starts, points, strict=True):
+                with evaluator.scope():
+                    self.place(evaluator, group, fn.add(start, at))
+                    point()
+        for k in group:
+            del evaluator.points[self.kernel.variables[k]]
+
+    @staticmethod
+    def united(fn: Function, root: Root, parts: list[Scalar]) -> Scalar:
+        """Combine partial results from the left."""
+        name, dtype = root.node.op.name, root.value.dtype
+        return reduce(
+            lambda a, b: elementwise.combine(fn, name, dtype, a, b, reassociate=False), parts
+        )
 
     @contextlib.contextmanager
     def in_lane(self, evaluator: Evaluator, lane: int | None) -> Iterator[None]:

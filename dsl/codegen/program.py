@@ -16,6 +16,7 @@ from dsl.codegen.llvm import Function, Module, Operand, Value, Variable
 from dsl.codegen.memory import Placed, Slot, contiguous_strides, nbytes
 from dsl.codegen.region import Region
 from dsl.codegen.report import ErrorSite, Report
+from dsl.codegen.timing import Timer
 from dsl.config import config
 from dsl.errors import InternalError
 from dsl.ir import graph as ir
@@ -35,6 +36,7 @@ class Program:
         written: Sequence[tuple[int, int]] = (),
         fastmath: bool = False,
         in_place: bool = True,
+        timed: bool = False,
     ) -> None:
         self.graph, self.frame, self.written = graph, frame, list(written)
         self.module = Module(graph.name)
@@ -61,6 +63,7 @@ class Program:
         self.checks = config.bounds_checks == "on"
         self.pointers: dict[int, Value] = {}  # of params that are arrays of rank 0
         self.constants: dict[ir.Node, Value] = {}
+        self.timer = Timer(self) if timed else None
 
     def note_write(self) -> None:
         """Remember that from here on an argument may have been written."""
@@ -171,6 +174,8 @@ class Program:
                         fn.call("void", "dsl_free", pointer)
             elif slot.kind == "dynamic":
                 fn.call("void", "dsl_free", slot.variable.get())
+        if self.timer is not None:
+            self.timer.finish()
         fn.ret(self.status.get())
 
     # -- results -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ statements in order and gives memory back as values die.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -284,7 +285,7 @@ class Region:
         for k, statement in enumerate(made.statements):
             self.now = k
             self.mark = len(self.program.report.lines)
-            self.statement(statement)
+            self.emit(statement)
             self.note(statement, self.names)
             for value in [*statement.reads, *statement.writes]:
                 if self.last.get(value, -1) <= k:
@@ -310,6 +311,13 @@ class Region:
         placed.slot.users.discard(value)
         if not placed.slot.users and placed.slot.owned:
             self.program.release(placed.slot)
+
+    def emit(self, statement: Statement) -> None:
+        timer = self.program.timer
+        if timer is None:
+            self.statement(statement)
+        else:
+            timer.run(self, statement, lambda: self.statement(statement))
 
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, Kernel):
@@ -362,9 +370,16 @@ class Region:
         self.placed[value] = Placed(Slot(-1, self.program.nowhere, "view"), source, False)
         try:
             line = f"copy of ({', '.join(map(str, shape))}): {why}"
-            self.map_to(value, target, shape, lambda i: i, line)
+            with self.timed_copy(shape, source.dtype.itemsize, loc):
+                self.map_to(value, target, shape, lambda i: i, line)
         finally:
             del self.placed[value]
+
+    def timed_copy(self, shape: Shape, itemsize: int, loc: Any) -> AbstractContextManager[None]:
+        timer = self.program.timer
+        if timer is None:
+            return nullcontext()
+        return timer.site(self, "copy", "copy", (loc,), nbytes(shape, 2 * itemsize))
 
     def copy_together(self, moves: list[tuple[Placed, Placed, ir.Value]]) -> None:
         """Copy arrays as if at once: a source that another copy overwrites is saved first."""
@@ -402,7 +417,8 @@ class Region:
     def copy_value(self, x: ir.Value, target: Placed, why: str, node: ir.Node) -> None:
         if self.in_memory(x) and splat(x) is None:
             self.program.report.copies.append((why, nbytes(x.shape, x.dtype.itemsize), node.loc))
-        self.map_to(x, target.array, x.shape, lambda i: i)
+        with self.timed_copy(x.shape, x.dtype.itemsize, node.loc):
+            self.map_to(x, target.array, x.shape, lambda i: i)
 
     def address(self, array: Array, index: tuple[Affine, ...]) -> Value:
         return Evaluator(self.fn, self, {}, [{}], unchecked).address(array, index)

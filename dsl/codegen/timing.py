@@ -2,7 +2,7 @@
 
 In: a program under construction and its statements, as they are emitted. Out: the sites, and code that hands a buffer of
 words to Python when the program ends: three for each site (see `dsl.events.Site`), then the start and end of the program.
-A program without sites is emitted as if nobody had asked.
+A program without sites has no clocks.
 
 What is timed: all that goes through arrays, and loops. Inside loops time is added up, and what takes less than reading a
 clock twice does (scalar code, single elements, loops of scalars within loops within loops) is left to the loop around it.
@@ -22,7 +22,7 @@ from dsl.codegen.llvm import Operand, Value
 from dsl.codegen.memory import nbytes
 from dsl.codegen.plan import UPDATES, Kernel, Single, Statement
 from dsl.errors import InternalError
-from dsl.events import Site
+from dsl.events import WORDS, Site
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike, dim_min
 from dsl.ir.types import Shape, TensorType
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from dsl.codegen.program import Program
     from dsl.codegen.region import Region
 
-__all__ = ["TELL", "WORDS", "Timer"]
+__all__ = ["TELL", "Timer"]
 
 TELL = -1
 """The number by which a program asks Python to take its times, where others are those of nodes."""
-WORDS = 3  # of a site
 
 _MONOTONIC = 1 if sys.platform == "linux" else 6  # the system's clock, as in `pool`
 _FEW = 64  # points of a kernel that is not worth a clock inside a loop
@@ -152,7 +151,9 @@ class Timer:
         fn.store(self.clock(), fn.gep(self.buffer, 8 * (at + 1)))
         with fn.if_(fn.compare("ne", self.program.status.get(), STATUS.PYTHON)):
             number = Value(str(TELL), "i64")
-            fn.call("i64", "dsl_python", fn.params[1], number, self.buffer)
+            told = fn.call("i64", "dsl_python", fn.params[1], number, self.buffer)
+            with fn.if_(fn.compare("ne", told, 0), unlikely=True):  # Ctrl-C
+                self.program.status.set(STATUS.PYTHON)
 
 
 # -- what a statement is -----------------------------------------------------------------------------------------------
@@ -186,8 +187,9 @@ def _nodes(kernel: Kernel) -> Iterator[ir.Node]:
     """Yield the nodes that a kernel computes, operands first."""
     seen: set[Expression] = set()
     for root in kernel.roots:
-        yield from _computed(root.expression, seen)
-        if root.reduce:
+        inside = list(_computed(root.expression, seen))
+        yield from inside
+        if root.reduce or not inside:
             yield root.node
 
 
@@ -225,7 +227,7 @@ def _points(statement: Statement) -> DimLike | None:
 
 def _written(update: ir.Node) -> Shape:
     """Return the shape of what an update writes."""
-    return update.inputs[1].shape if update.op.name != "scatter" else update.inputs[-1].shape
+    return update.inputs[1].shape
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------

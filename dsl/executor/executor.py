@@ -13,10 +13,12 @@ those of `dsl.ir.token_machine`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from dsl import events
 from dsl.errors import DslError, InternalError, ShapeError, TypeRuleError
 from dsl.executor.step import Step
 from dsl.executor.tables import Plan, make_plan
@@ -35,7 +37,7 @@ class Executor:
     """A graph made ready to run. Any number of threads may run it at once.
 
     With `cluster`, pure nodes that are alive together run as one program; without, each node by itself. At most
-    `parallel_iterations` iterations of a loop are alive at a time.
+    `parallel_iterations` iterations of a loop are alive at a time. While a profile is on, programs with clocks run.
     """
 
     def __init__(
@@ -44,10 +46,13 @@ class Executor:
         if parallel_iterations < 1:
             raise DslError(f"parallel_iterations must be at least 1, got {parallel_iterations}")
         self.graph = lower_control(graph, lambda node: acts(node) and has_spelling(node))
-        self.plan: Plan = make_plan(
-            self.graph, cluster=cluster, parallel_iterations=parallel_iterations
+        make = partial(
+            make_plan, self.graph, cluster=cluster, parallel_iterations=parallel_iterations
         )
+        self.plan: Plan = make()
         self._steps: list[Step] = []
+        self._timed: list[Step] = []
+        self._make_timed = cache(partial(make, timed=True))
 
     def run(
         self,
@@ -61,12 +66,13 @@ class Executor:
         `cancelled` is asked now and then whether to give up; `trace` is told of each node that runs.
         """
         arrays = self._check(args)
+        steps = self._steps if events.LOG is None else self._timed
         try:
-            step = self._steps.pop()
+            step = steps.pop()
         except IndexError:
-            step = Step(self.plan)
+            step = Step(self.plan if steps is self._steps else self._make_timed())
         found = step.run(arrays, environment or Environment(), cancelled, trace)
-        self._steps.append(step)
+        steps.append(step)
         return found
 
     def _check(self, args: Sequence[Any]) -> list[np.ndarray]:

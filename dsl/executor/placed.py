@@ -6,6 +6,7 @@ devices, or that may use several, is placed, cut into parts and run on all of th
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from dsl.config import config
 from dsl.errors import DslError
 from dsl.executor.executor import Executor
+from dsl.executor.ranks import OverRanks, names_a_rank
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import apply_node
@@ -23,13 +25,14 @@ from dsl.ir.parts import Partition, node_names
 from dsl.ir.registry import Trait
 from dsl.ir.token_machine import run_tokens
 from dsl.ir.types import TensorType
+from dsl.mpi.world import world
 from dsl.passes.lower_spanning import lower_spanning
 from dsl.passes.partition import partition
 from dsl.passes.place import place
 from dsl.runtime.devices import Cpu
 from dsl.runtime.parts import run_parts
 
-__all__ = ["Runner", "make_runner", "measured"]
+__all__ = ["Runner", "make_runner", "measured", "runner_of"]
 
 Runner = Callable[[Sequence[Any], Environment], list[Any]]
 
@@ -39,11 +42,15 @@ def make_runner(
 ) -> Runner:
     """Return what runs a graph on some devices; many threads may call it at once."""
     if len(devices) == 1 and not any("device" in node.attrs for node in graph.walk()):
-        return _on_one(graph, parallel_iterations)
+        return runner_of(graph, parallel_iterations)
+    if world().size > 1 and names_a_rank(graph):
+        prepare = functools.partial(runner_of, parallel=parallel_iterations)
+        return OverRanks(graph, devices, soft, prepare).run
     return _Placed(graph, devices, soft, parallel_iterations).run
 
 
-def _on_one(graph: Graph, parallel: int) -> Runner:
+def runner_of(graph: Graph, parallel: int) -> Runner:
+    """Return what runs a graph, or the part of one, on one device."""
     if config.backend == "interpreter":
         return lambda args, environment: run_tokens(
             graph, args, parallel_iterations=parallel, environment=environment
@@ -61,7 +68,7 @@ class _Placed:
         )
         self.partition: Partition = partition(placed)
         self.runners: Mapping[Graph, Runner] = {
-            part.graph: _on_one(part.graph, parallel) for part in self.partition.parts.values()
+            part.graph: runner_of(part.graph, parallel) for part in self.partition.parts.values()
         }
 
     def run(self, args: Sequence[Any], environment: Environment) -> list[Any]:

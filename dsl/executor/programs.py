@@ -35,19 +35,21 @@ class Program:
 
 @dataclass
 class Programs:
-    """Makes programs; those with equal text, and equal lines of the user where they can fail, are one."""
+    """Makes programs; those with equal text, and equal lines of the user where they can fail or are timed, are one."""
 
     known: dict[Any, Native] = field(default_factory=dict)
+    timed: bool = False
 
     def make(self, unit: Unit) -> Program:
         graph = unit_graph(unit)
         if not _is_closed(graph):
             return Program(graph, None)
-        places = () if all(map(is_total, graph.nodes)) else tuple(n.loc for n in graph.walk())
+        alike = not self.timed and all(map(is_total, graph.nodes))
+        places = () if alike else tuple(n.loc for n in graph.walk())
         key = graph.text, places
         if key not in self.known:
             kinds = [ParamKind(_kind(param)) for param in graph.params]
-            self.known[key] = compile_graph(graph, kinds)
+            self.known[key] = compile_graph(graph, kinds, timed=self.timed)
         return Program(graph, self.known[key])
 
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dsl import events
 from dsl.codegen.cpu import token_layout as layout
 from dsl.codegen.cpu.token_layout import Error, Status
 from dsl.codegen.cpu.tokens import core
@@ -21,7 +22,7 @@ from dsl.errors import CancelledError, DeadlineError, DslError, InternalError
 from dsl.executor.frames import fail
 from dsl.executor.tables import Handed, Plan
 from dsl.executor.units import Unit
-from dsl.executor.words import peek, poke, read_token, write_feed, write_result
+from dsl.executor.words import peek, read_token, write_feed, write_result
 from dsl.ir.environment import Cancel, Environment
 from dsl.ir.graph import Node, Value
 from dsl.ir.interpret import apply_node, interpret
@@ -57,7 +58,11 @@ class Step:
     ) -> list[np.ndarray]:  # fmt: skip
         """Run once on checked arguments."""
         self.environment, self.trace = environment, trace
-        self.waiting = _Waiting(environment.timeout, cancelled or environment.cancelled)
+        self.waiting = _Waiting(
+            environment.timeout,
+            cancelled or environment.cancelled,
+            getattr(environment.rendezvous, "poll", None),
+        )
         base = self.feeds.ctypes.data
         for slot, array in zip(self.plan.params, args, strict=True):
             write_feed(base + 8 * slot.word, array)
@@ -112,7 +117,10 @@ class Step:
         elif node.op.name == "recv":
             key = (node.attrs["key"], self._tag(iteration))
             rendezvous = self._rendezvous(node)
-            self.waiting.add(handed, unit, iteration, lambda done: rendezvous.receive(key, done))
+            told = {"received": (id(rendezvous), key)}
+            self.waiting.add(
+                handed, unit, iteration, lambda done: rendezvous.receive(key, done), told
+            )
         else:
             inputs = [read_token(iteration + 8 * slot.word, slot.type) for slot in handed.inputs]
             begin = node.op.begin
@@ -125,15 +133,19 @@ class Step:
                 self._give(handed, unit, iteration, self._apply(handed, inputs))
 
     def _apply(self, handed: Handed, inputs: list[Any]) -> list[Any]:
-        if handed.program is not None:
-            return interpret(handed.program.graph, inputs, self.environment)
-        return apply_node(handed.unit.node, inputs, self.environment)
+        node = handed.unit.node
+        with events.span("python", str(node.attrs.get("name", node.op.name)), node.loc):
+            if handed.program is not None:
+                return interpret(handed.program.graph, inputs, self.environment)
+            return apply_node(node, inputs, self.environment)
 
     def _leave(self, handed: Handed, unit: int, iteration: int) -> None:
         node, slot = handed.unit.node, handed.inputs[0]
         dead = peek(iteration, peek(unit, layout.Unit.STATE)) & layout.DEAD
         token = DEAD if dead else read_token(iteration + 8 * slot.word, slot.type)
-        self._rendezvous(node).send((node.attrs["key"], self._tag(iteration)), token)
+        rendezvous, key = self._rendezvous(node), (node.attrs["key"], self._tag(iteration))
+        with events.span("send", "send", node.loc, {"sent": (id(rendezvous), key)}):
+            rendezvous.send(key, token)
         self.core.given(self.address, unit, iteration, 0)
 
     def _rendezvous(self, node: Node) -> Any:
@@ -246,24 +258,36 @@ def _end(end: Callable[[int], int], address: int, keep: Any) -> None:
 class _Waiting:
     """What has begun and is not over."""
 
-    def __init__(self, timeout: float | None, cancelled: Callable[[], bool] | None) -> None:
+    def __init__(
+        self,
+        timeout: float | None,
+        cancelled: Callable[[], bool] | None,
+        poll: Callable[[], object] | None = None,
+    ) -> None:
         self.over: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
         self.open: dict[int, tuple[Handed, int, int, Cancel]] = {}
         self.begun = 0
+        self.poll = poll  # moves messages between processes, which nobody else does
         self.timeout, self.cancelled = timeout, cancelled
         self.deadline = None if timeout is None else time.monotonic() + timeout
 
     def add(
-        self, handed: Handed, unit: int, iteration: int, begin: Callable[..., Cancel]
-    ) -> None:
+        self, handed: Handed, unit: int, iteration: int, begin: Callable[..., Cancel],
+        told: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Begin something; `told` is for profiles."""
         self.begun += 1
-        number = self.begun
+        number, node = self.begun, handed.unit.node
         self.open[number] = (handed, unit, iteration, lambda: None)
+
+        def done(error: BaseException | None, outputs: Sequence[Any]) -> None:
+            self.over.put((number, error, outputs))
+
         try:
-            cancel = begin(lambda error, outputs: self.over.put((number, error, outputs)))
+            cancel = begin(events.waiting(node.op.name, node.loc, done, told))
         except BaseException as error:
             del self.open[number]
-            raise _with_place(error, handed.unit.node) from error.__cause__
+            raise _with_place(error, node) from error.__cause__
         self.open[number] = (handed, unit, iteration, cancel)
 
     def check(self) -> None:
@@ -279,10 +303,12 @@ class _Waiting:
         """Return something that is over; if nothing is, wait for it or return None."""
         while self.open:
             try:
-                number, error, outputs = self.over.get(block, timeout=_WAIT)
+                number, error, outputs = self.over.get(block and self.poll is None, timeout=_WAIT)
             except queue.Empty:
                 if not block:
                     return None
+                if self.poll is not None:
+                    self.poll()
                 self.check()
                 continue
             handed, unit, iteration, _ = self.open.pop(number)

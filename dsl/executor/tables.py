@@ -79,11 +79,13 @@ def owner_word(type: TensorType) -> int:
     return 1 + type.rank if type.rank else 0
 
 
-def make_plan(graph: Graph, *, cluster: bool, parallel_iterations: int) -> Plan:
-    """Group, compile and lay out a flat graph."""
+def make_plan(
+    graph: Graph, *, cluster: bool, parallel_iterations: int, timed: bool = False
+) -> Plan:
+    """Group, compile and lay out a flat graph; `timed`, with programs that measure themselves."""
     frames = Frames(graph)
     units = make_units(graph, frames, cluster)
-    return _Tables(graph, frames, units, parallel_iterations).make()
+    return _Tables(graph, frames, units, parallel_iterations, timed).make()
 
 
 @dataclass
@@ -116,11 +118,11 @@ class _Area:
 
 class _Tables:
     def __init__(
-        self, graph: Graph, frames: Frames, units: list[Unit], parallel_iterations: int
+        self, graph: Graph, frames: Frames, units: list[Unit], parallel_iterations: int, timed: bool
     ) -> None:
         self.graph, self.frames, self.units = graph, frames, units
         self.parallel = parallel_iterations
-        self.programs = Programs()
+        self.programs = Programs(timed=timed)
         self.areas = {f: _Area(k) for k, f in enumerate(frames.all.values())}
         self.placed: dict[Unit, _Placed] = {}
         self.words: list[int] = []

@@ -105,6 +105,13 @@ def has_traced(x: Any) -> bool:
     return isinstance(x, dict) and any(map(has_traced, x.values()))
 
 
+def _contents(x: Any) -> Any:
+    """Return nested tuples and lists with the contents of the variables in them."""
+    if type(x) in (tuple, list):
+        return type(x)(map(_contents, x))
+    return x.dsl_traced() if hasattr(type(x), "dsl_traced") else x
+
+
 def public(namespace: str, name: str) -> Callable[..., Any]:
     """Return the function that users call as `dsl.<namespace>.<name>`."""
     traced = NAMESPACES[namespace][name]
@@ -114,7 +121,7 @@ def public(namespace: str, name: str) -> Callable[..., Any]:
     @functools.wraps(traced)
     def call(*args: Any, **kwargs: Any) -> Any:
         if current_trace() is not None or has_traced(args) or has_traced(kwargs):
-            return traced(*args, **kwargs)
+            return traced(*_contents(args), **{k: _contents(x) for k, x in kwargs.items()})
         if eager is not None:
             return eager(*args, **kwargs)
         return RUN_EAGERLY[0](traced, args, kwargs)

@@ -145,6 +145,11 @@ class Storage:
 
     def get(self) -> Value:
         """Return the contents as a value of the current scope."""
+        if self.scope.is_graph and current_trace() is None:
+            raise LeakError(
+                "a tensor of a graph is used outside of `with graph:`", location=here(),
+                remedy="write it inside, or use the array that `session.run` returns for the tensor",
+            )  # fmt: skip
         scope = current_scope()
         if self.defined is not None:
             scope.check_defined(self)
@@ -371,7 +376,9 @@ class Trace:
     def __init__(self, name: str, root: Scope | None = None) -> None:
         self.root = root or Scope(name)
         self.variables: dict[int, Any] = {}
+        self.contents: dict[int, dict[Value, None]] = {}  # what variables have held, by their ids
         self.resources: dict[str, Any] = {}  # queues and other things that nodes refer to by name
+        self.places: dict[str, str] = {}  # where those are that have a device
         self._names: dict[int, str] = {}
         self.devices: list[str] = []
         self.groups: list[str] = []
@@ -408,6 +415,10 @@ class Trace:
     def scatter_variable(self, variable: Any, how: str, indices: Any, updates: Any) -> Any:
         """Make the node that writes rows of a variable."""
         raise InternalError("only graphs have nodes that write variables")
+
+    def whole(self, call: Callable[[], Any]) -> Any:
+        """Make what a compiled function does part of this trace; its effects come with its results."""
+        return call()
 
     def embedded(self, array: np.ndarray) -> Any:
         """Return the handle of an array that code uses as a constant, or None to put its numbers into the graph."""

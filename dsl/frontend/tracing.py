@@ -35,6 +35,7 @@ from dsl.frontend.views import DynamicSliced, Picked, Reshaped, Stepped, View, r
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Graph, Value
 from dsl.ir.location import Location
+from dsl.ir.remote import Remote
 from dsl.ir.types import Shape, TensorType, bind_shape
 
 __all__ = ["Traced", "TracedFunction", "trace_call"]
@@ -118,7 +119,8 @@ class TracedFunction:
         if not getattr(execute, "in_place", False):
             outputs = _apart(outputs, arrays)
             for source, target, _ in self.written:
-                arrays[source][...] = outputs[target]
+                if not isinstance(outputs[target], Remote):
+                    arrays[source][...] = outputs[target]
         deliver = _Delivery(arrays, outputs, self.graph)
         for k, structure, sources in self.containers:
             refill(
@@ -156,6 +158,8 @@ def _apart(outputs: list[Any], inputs: list[Any]) -> list[Any]:
     """Copy outputs that are memory of an input, of a constant or of another output: each is an array of its own."""
     seen = {id(_owner(array)) for array in inputs}
     for k, array in enumerate(outputs):
+        if isinstance(array, Remote):
+            continue
         if id(_owner(array)) in seen or not array.flags.writeable:
             outputs[k] = array.copy()
         seen.add(id(_owner(outputs[k])))
@@ -190,6 +194,8 @@ class _Delivery:
             structure, sources = sides[self(chosen)]
             return unflatten(structure, [self(s) for s in sources])
         array = (self.inputs if source.kind == "input" else self.outputs)[source.index]
+        if isinstance(array, Remote):
+            return array
         for view in source.views:
             array = self.seen(array, view)
         if source.as_kind is Kind.PYTHON:

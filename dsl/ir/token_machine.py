@@ -155,7 +155,7 @@ class _Machine:
     ) -> None:  # fmt: skip
         self.plan, self.parallel, self.trace, self.order = plan, parallel, trace, order
         self.environment = environment or Environment()
-        self.waiting = _Waiting(self.environment.timeout, cancelled or self.environment.cancelled)
+        self.waiting = _Waiting(self.environment, cancelled or self.environment.cancelled)
         self.ready: list[tuple[Node, _Iteration]] = []
         self.wanted = set(plan.graph.results)
         self.fetched: dict[Value, Any] = {}
@@ -411,7 +411,9 @@ class _Machine:
 class _Waiting:
     """What has begun and is not over. Falsy when there is nothing."""
 
-    def __init__(self, timeout: float | None, cancelled: Callable[[], bool] | None) -> None:
+    def __init__(self, environment: Environment, cancelled: Callable[[], bool] | None) -> None:
+        timeout = environment.timeout
+        self.poll = getattr(environment.rendezvous, "poll", None)
         self.over: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
         self.open: dict[int, tuple[Node, _Iteration, Cancel]] = {}
         self.begun = 0
@@ -441,8 +443,10 @@ class _Waiting:
         """Wait for something to be over, and return it."""
         while True:
             try:
-                number, error, outputs = self.over.get(timeout=0.02)
+                number, error, outputs = self.over.get(self.poll is None, timeout=0.02)
             except queue.Empty:
+                if self.poll is not None:
+                    self.poll()
                 self.check()
                 continue
             node, iteration, _ = self.open.pop(number)

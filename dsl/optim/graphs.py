@@ -61,7 +61,7 @@ def _chosen(loss: Traced, variables: Sequence[Any] | None) -> list[Any]:
 
 def _updated(optimizer: Optimizer, variable: Any, g: Any, rate: Any, number: Any) -> list[Any]:
     """Make the nodes that update one variable and its slots."""
-    start = optimizer.start(np.asarray(variable))
+    start = optimizer.start(variable.snapshot())
     slots = {
         name: Variable(value, name=f"{variable.name}/{name}", trainable=False)
         for name, value in start.items()

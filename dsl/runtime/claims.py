@@ -12,17 +12,9 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from dsl import events
+
 __all__ = ["Claim", "Claimable"]
-
-
-class Claimable:
-    """Something that steps share. `readers` counts those that read it now."""
-
-    __slots__ = ("readers", "written")
-
-    def __init__(self) -> None:
-        self.readers = 0
-        self.written = False
 
 
 class _Turns:
@@ -34,6 +26,17 @@ class _Turns:
 
 
 _turns = _Turns()
+
+
+class Claimable:
+    """Something that steps share. `readers` counts those that read it now, `turns` says in which process."""
+
+    __slots__ = ("readers", "turns", "written")
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self.written = False
+        self.turns = _turns
 
 
 def _start_child() -> None:
@@ -59,7 +62,7 @@ class Claim:
     def __enter__(self) -> Claim:
         turns = _turns
         with turns.changed:
-            if turns.waiting or not self._is_free():
+            if turns.waiting or not self._is_free(turns):
                 self._wait(turns)
             for x in self.reads:
                 x.readers += 1
@@ -71,24 +74,35 @@ class Claim:
         turns = _turns
         with turns.changed:
             for x in self.reads:
-                x.readers -= 1
+                x.readers -= x.turns is turns
             for x in self.writes:
                 x.written = False
             if turns.waiting:
                 turns.changed.notify_all()
 
-    def _is_free(self) -> bool:
+    def _is_free(self, turns: _Turns) -> bool:
         for x in self.writes:
-            if x.written or x.readers:
+            if x.turns is not turns:
+                _forget(x, turns)
+            elif x.written or x.readers:
                 return False
-        return not any(x.written for x in self.reads)
+        for x in self.reads:
+            if x.turns is not turns:
+                _forget(x, turns)
+            elif x.written:
+                return False
+        return True
 
     def _wait(self, turns: _Turns) -> None:
         ticket = (object(), self)
         turns.waiting.append(ticket)
         try:
-            while not self._is_free() or self._is_behind(turns, ticket):
-                turns.changed.wait()
+            while not self._is_free(turns) or self._is_behind(turns, ticket):
+                with events.span("wait", "variables"):
+                    turns.changed.wait()
+        except BaseException:  # those behind need not wait for who gives up
+            turns.changed.notify_all()
+            raise
         finally:
             turns.waiting.remove(ticket)
 
@@ -106,3 +120,8 @@ class Claim:
         return not own.isdisjoint(map(id, (*other.reads, *other.writes))) or not others.isdisjoint(
             map(id, self.reads)
         )
+
+
+def _forget(x: Claimable, turns: _Turns) -> None:
+    """Free what threads of the parent process held when this one was forked."""
+    x.readers, x.written, x.turns = 0, False, turns

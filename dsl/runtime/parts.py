@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dsl import events
 from dsl.errors import CancelledError, DeadlineError, DeviceError, DslError
 from dsl.ir.devices import DeviceName, listing
 from dsl.ir.environment import Environment
@@ -41,14 +42,17 @@ def run_parts(
     devices: Mapping[str, Cpu],
     run_one: RunOne,
     environment: Environment | None = None,
-) -> list[Any]:
+    rendezvous: Any = None,
+) -> Any:
     """Run a step and return its results in the order of the graph's.
 
-    The environment's `timeout` and `cancelled` hold for the step as a whole; its rendezvous is not used.
+    The environment's `timeout` and `cancelled` hold for the step as a whole; its rendezvous is not used. With a `rendezvous` to
+    other processes, the parts are those of this one, and what each returned comes back by device.
     """
-    partition.check_complete()
     _check_devices(partition, devices)
-    return _Step(partition, args, devices, run_one, environment or Environment()).run()
+    if rendezvous is None:
+        partition.check_complete()
+    return _Step(partition, args, devices, run_one, environment or Environment(), rendezvous).run()
 
 
 def _check_devices(partition: Partition, devices: Mapping[str, Cpu]) -> None:
@@ -66,17 +70,18 @@ class _Step:
         devices: Mapping[str, Cpu],
         run_one: RunOne,
         environment: Environment,
+        rendezvous: Any,
     ) -> None:
         self.partition, self.args, self.devices = partition, args, devices
         self.run_one, self.environment = run_one, environment
-        self.rendezvous = LocalRendezvous()
+        self.outside, self.rendezvous = rendezvous is not None, rendezvous or LocalRendezvous()
         self.found: dict[str, Sequence[Any]] = {}
         self.error: BaseException | None = None
         self._lock = threading.Lock()
         timeout = environment.timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
 
-    def run(self) -> list[Any]:
+    def run(self) -> Any:
         parts = list(self.partition.parts.values())
         jobs = {part.device: self._start(part) for part in parts[1:]}
         if parts:
@@ -89,7 +94,7 @@ class _Step:
             self._wait(jobs)
         if self.error is not None:
             raise self.error
-        return self.partition.gather(self.args, self.found)
+        return self.found if self.outside else self.partition.gather(self.args, self.found)
 
     def _start(self, part: Part) -> Job:
         return self.devices[part.device].start(lambda: self._run(part))
@@ -97,7 +102,8 @@ class _Step:
     def _run(self, part: Part) -> None:
         """Run one part; its error is the step's if it is the first."""
         try:
-            found = self.run_one(part.graph, part.arguments(self.args), self._environment())
+            with events.on_device(part.device), events.span("part", part.graph.name):
+                found = self.run_one(part.graph, part.arguments(self.args), self._environment())
         except BaseException as error:
             self._fail(error)
             return

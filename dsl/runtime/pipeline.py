@@ -30,6 +30,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from dsl import events
 from dsl.errors import CancelledError, OutOfRangeError, UnsupportedError
 from dsl.runtime.core import Core
 from dsl.runtime.stores import Fifo, Shuffle
@@ -110,7 +111,8 @@ class _Promise:
         self._gate.release()
 
     def wait(self) -> Any:
-        self._gate.acquire()
+        with events.span("wait", "input pipeline"):
+            self._gate.acquire()
         return self._value
 
 

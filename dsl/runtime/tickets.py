@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dsl import events
 from dsl.errors import CancelledError, DeadlineError, DslError, InternalError, OutOfRangeError
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class Ticket:
             return False
         gate = self._core.gate(self)
         limit = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
-        return gate is None or gate.acquire(timeout=limit) or self.done
+        with events.span("wait", self.verb, data={"queue": self._core.label}):
+            return gate is None or gate.acquire(timeout=limit) or self.done
 
     # --- For the core ----------------------------------------------------------------------------
 

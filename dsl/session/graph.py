@@ -9,22 +9,27 @@ from __future__ import annotations
 import itertools
 import operator
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from dsl.errors import FeedError, ShapeError, TypeRuleError, UnsupportedError
+from dsl.errors import DslError, FeedError, ShapeError, TypeRuleError, UnsupportedError
 from dsl.frontend import scopes
 from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, supported_dtype
+from dsl.frontend.trees import flatten, unflatten
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike, Symbol
 from dsl.ir.graph import Attrs, Node, Value
 from dsl.ir.registry import Op
+from dsl.ir.rewrite import has_effect
 from dsl.ir.types import I64, TensorType
+from dsl.ir.verify import verify
+from dsl.logs import log
+from dsl.passes.raise_control import raise_control
 from dsl.passes.thread_state import hoist_reads
 
 __all__ = [
@@ -100,6 +105,23 @@ class _Building(Trace):
         self.keep.append(array)
         return made
 
+    # -- functions ----------------------------------------------------------------------------------------------------
+
+    def whole(self, call: Callable[[], Any]) -> Any:
+        """Call a function whose effects happen when one of its results is asked for; without results, return an operation."""
+        root = self.graph.root
+        before = len(root.order)
+        result = call()
+        made = itertools.islice(root.order, before, None)
+        effects = tuple(n for n in made if has_effect(n) and n.op.name != "read_variable")
+        if not effects or current_scope() is not root:
+            return result
+        leaves, structure = flatten(result)
+        if not leaves:
+            return group(Operation(self.graph, effects, "call"), name="call")
+        after = [_after(leaf, effects) if isinstance(leaf, Traced) else leaf for leaf in leaves]
+        return after[0] if structure.type is None else unflatten(structure, after)
+
     # -- variables ----------------------------------------------------------------------------------------------------
 
     def read_variable(self, variable: Any) -> Traced:
@@ -136,6 +158,11 @@ class _Building(Trace):
         return fresh(scope.node("scatter_variable", inputs, attrs, types=(type,)).output)
 
 
+def _after(tensor: Traced, effects: tuple[Node, ...]) -> Traced:
+    node = current_scope().node("identity", (read(tensor),), {}, controls=effects)
+    return fresh(node.output, tensor.kind)
+
+
 def _converted(value: Any, dtype: np.dtype) -> Traced:
     found = lift(value)
     return found if found.dtype == dtype else fresh(cast(read(found), dtype))
@@ -167,6 +194,8 @@ class Graph:
     @staticmethod
     def of(graph: ir.Graph) -> Graph:
         """Return a graph that was written by hand or parsed; its params are placeholders, its results `results`."""
+        verify(graph)
+        graph = _raised(graph)
         made = Graph(graph.name)
         made.flat = graph
         for param in graph.params:
@@ -201,6 +230,11 @@ class Graph:
     def resources(self) -> dict[str, Any]:
         """The variables and queues by the names that nodes use."""
         return self._trace.resources
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The devices of variables that have one."""
+        return self._trace.places
 
     def adopt(self, resource: Any) -> str:
         """Return the name under which nodes refer to a variable or queue."""
@@ -262,6 +296,15 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<dsl.Graph {self.name!r}: {len(self.root.order)} nodes>"
+
+
+def _raised(graph: ir.Graph) -> ir.Graph:
+    """Return the structured spelling of a graph, which compiles and differentiates, or the flat one if there is none."""
+    try:
+        return raise_control(graph)
+    except DslError as error:
+        log("compile", "%s: stays in the flat form: %s", graph.name, error)
+        return graph
 
 
 def the_graph(what: str) -> tuple[Graph, _Building]:

@@ -5,10 +5,11 @@ itself while it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from dsl import events
 from dsl.compile import optimize
 from dsl.config import config
 from dsl.errors import DslError, TypeRuleError
@@ -21,6 +22,9 @@ from dsl.logs import log
 from dsl.passes.raise_control import raise_control
 from dsl.passes.thread_state import Threaded, thread_state
 from dsl.runtime.claims import Claim
+
+if TYPE_CHECKING:
+    from dsl.codegen.cpu.native import Native
 
 __all__ = ["NativeStep", "Step", "make_native", "waits_for_nothing", "walk"]
 
@@ -81,9 +85,11 @@ class NativeStep:
         _check_variables(threaded, self.variables)
         self.graph = optimize(threaded.graph)
         self.claim = Claim(self.variables, self.written) if self.variables else None
-        self.arrays = [np.asarray(v) for v in self.variables]  # in place: the memory stays
+        self.arrays = [v.memory for v in self.variables]  # in place: the memory stays
         self.count = len(threaded.graph.results) - len(threaded.written)
-        self.execute = self._interpreted if config.backend == "interpreter" else self._compiled()
+        self.execute: Any = (
+            self._interpreted if config.backend == "interpreter" else self._compiled()
+        )
         self.direct = self._claimed()  # of the feeds' arrays; returns the fetches' as a tuple
 
     def _pairs(self) -> list[tuple[int, int]]:
@@ -92,7 +98,7 @@ class NativeStep:
         places = {id(v): first + k for k, v in enumerate(self.variables)}
         return [(places[id(v)], self.count + k) for k, v in enumerate(self.written)]
 
-    def _compiled(self) -> Callable[[Sequence[Any]], Any]:
+    def _compiled(self) -> Native:
         from dsl.codegen.cpu.native import ParamKind, compile_graph
 
         kinds = [ParamKind("array", None) for _ in self.graph.params]
@@ -119,7 +125,7 @@ class NativeStep:
             return lambda *feeds: tuple(execute([*feeds, *rest]))
 
         def call(*feeds: Any) -> Any:
-            found = run(*feeds, *rest)
+            found = (run if events.LOG is None else execute.timed().run)(*feeds, *rest)
             if found is not NotImplemented:
                 return found
             # One array is fed twice, or is that of a variable.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsl.errors import DeadlineError, FeedError
+from dsl.errors import DeadlineError, FeedError, UnsupportedError
 from dsl.ir.graph import Graph, Literal, Node, Value
 from dsl.ir.registry import get_op
+from dsl.ir.rewrite import is_flat
 from dsl.ir.token_machine import DEAD
 from dsl.runtime.rendezvous import LocalRendezvous
 from dsl.session.cut import cut
@@ -51,6 +52,11 @@ class Partial:
         values = [item for item in fetches if isinstance(item, Value)]
         targets = [n for item in fetches if isinstance(item, Operation) for n in item.nodes]
         found = cut(self.session.graph, feeds, values, targets)
+        if is_flat(found.graph):
+            raise UnsupportedError(
+                "a partial run of a graph in the flat form",
+                remedy="run it whole, or write branches and loops with `dsl.cond` and `dsl.while_loop`",
+            )
         after = {
             i: tuple(map(found.nodes.__getitem__, i.nodes))
             for i in fetches

@@ -14,14 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from dsl import events
 from dsl.errors import CancelledError, DslError, FeedError
+from dsl.executor.ranks import names_a_rank
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.ir import graph as ir
+from dsl.ir.devices import DeviceName
 from dsl.ir.dims import Dim, substitute
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Value
 from dsl.ir.types import TensorType, bind_shape
+from dsl.mpi.world import is_launched, world
 from dsl.runtime.devices import Cpu, cpus
 from dsl.session.cut import cut
 from dsl.session.graph import Graph, Operation
@@ -42,7 +46,8 @@ class _Plan:
         self.step, self.fetches, self.structure = step, fetches, structure
         self.feeds = [_Feed(v.tensor, name) for v, name in zip(feeds, names, strict=True)]
         self.shared = _share_symbols(feeds)
-        self.order = order if order != sorted(order) else None  # which feed each param of the step is
+        # Which feed each param of the step is.
+        self.order = order if order != sorted(order) else None
 
     def arrays(self, given: Sequence[Any]) -> list[np.ndarray]:
         """Return what is fed as arrays of the right dtype and shape, in the step's order, or raise FeedError."""
@@ -210,11 +215,15 @@ class Session:
         def call(*args: Any) -> Any:
             if len(args) != count or self.closed:
                 self._check_count(args, plan)
+            if events.LOG is not None:
+                return answer(self._step(plan, take(args), None))
             return answer(direct(*take(args)))
 
         def plain() -> Any:
             if self.closed:
                 self._check_open()
+            if events.LOG is not None:
+                return answer(self._step(plan, [], None))
             return answer(direct())
 
         return call if count else plain
@@ -227,6 +236,12 @@ class Session:
 
     def _step(self, plan: _Plan, arrays: list[np.ndarray], timeout: float | None) -> list[Any]:
         self._check_open()
+        if events.LOG is not None:
+            with events.span("step", self.graph.name, data={"runs": plan.step.stage}):
+                return self._run(plan, arrays, timeout)
+        return self._run(plan, arrays, timeout)
+
+    def _run(self, plan: _Plan, arrays: list[np.ndarray], timeout: float | None) -> list[Any]:
         if isinstance(plan.step, NativeStep):
             return plan.step.run(arrays, _NOTHING)
         return plan.step.run(arrays, self.environment(timeout))
@@ -295,22 +310,33 @@ class Session:
     def _compile(self, feeds: list[Value], values: list[Value], targets: list[ir.Node]) -> Step:
         start = time.perf_counter()
         found = cut(self.graph, feeds, values, targets)
-        native = None
-        if len(self._devices) == 1:
-            native = make_native(found.graph, found.bound, self.graph.resources)
-        step: Step = native or TokenStep(
-            found.graph,
-            found.bound,
-            self.graph.resources,
-            self._devices,
-            self._soft,
-            self._parallel,
-        )
+        step: Step | None = None
+        if self._spans_ranks(found.graph):
+            from dsl.session.remote import RankStep
+
+            step = RankStep(
+                found.graph,
+                found.bound,
+                self.graph.places,
+                self._devices,
+                self._soft,
+                self._parallel,
+            )
+        elif len(self._devices) == 1:
+            step = make_native(found.graph, found.bound, self.graph.resources)
+        step = step or self.token_step(found.graph, found.bound)
         from dsl.logs import log
 
         log("compile", "%s: a step for %d feeds and %d fetches, %s, %.1f ms", self.graph.name,
             len(feeds), len(values), step.stage, 1e3 * (time.perf_counter() - start))  # fmt: skip
         return step
+
+    def _spans_ranks(self, graph: ir.Graph) -> bool:
+        if not is_launched() or world().size == 1:
+            return False
+        return names_a_rank(graph) or any(
+            DeviceName.parse(place).rank is not None for place in self.graph.places.values()
+        )
 
     def token_step(self, graph: ir.Graph, bound: Sequence[np.ndarray]) -> TokenStep:
         """Return what runs a graph token by token."""
@@ -372,13 +398,25 @@ class Session:
         from dsl.session.partial import Partial
 
         self._check_open()
-        return Partial(self, [self._fetched(f) for f in fetches], [self._fed(f) for f in feeds])
+        with self.graph.lock:
+            fetched, fed = [self._fetched(f) for f in fetches], [self._fed(f) for f in feeds]
+            if not fetched:
+                raise FeedError("a partial run must fetch something")
+            self.check_feeds(fed, fetched)
+            return Partial(self, fetched, fed)
 
     def partial_run(
         self, handle: Any, fetches: Any, feed_dict: Mapping[Any, Any] | None = None
     ) -> Any:
         """Feed a part of a step and fetch a part; every feed and fetch of the step once."""
+        from dsl.session.partial import Partial
+
         self._check_open()
+        if not isinstance(handle, Partial) or handle.session is not self:
+            raise FeedError(
+                f"{handle!r} is no partial run of this session",
+                remedy="use what `partial_run_setup` returned",
+            )
         leaves, structure = flatten(fetches)
         given = {self._fed(key): value for key, value in (feed_dict or {}).items()}
         found = handle.run([self._fetched(leaf) for leaf in leaves], given)
@@ -389,6 +427,10 @@ class Session:
     def close(self) -> None:
         """End the session: steps that wait are cancelled, later ones refused."""
         self.closed = True
+        if is_launched() and world().size > 1:
+            from dsl.session.remote import say_bye
+
+            say_bye()
 
     def _check_open(self) -> None:
         if self.closed:
@@ -412,11 +454,16 @@ class Session:
         for made in steps:
             how = "one native program" if isinstance(made.step, NativeStep) else "token by token"
             feeds = ", ".join(map(self.name_of, made.feeds)) or "nothing"
-            lines.append(f"  fed with {feeds}: {how}, {len(made.step.graph.nodes)} nodes")
+            lines.append(f"  fed with {feeds}: {how}, {_counted(made.step.graph)}")
         return "\n".join(lines)
 
 
 _NOTHING = Environment()
+
+
+def _counted(graph: ir.Graph) -> str:
+    count = len(graph.nodes)
+    return f"{count} node" if count == 1 else f"{count} nodes"
 
 
 def _key(item: Any) -> Any:

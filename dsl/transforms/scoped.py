@@ -67,18 +67,22 @@ def _checked(value: Value, what: str) -> Value:
 
 
 def _sources(x: Any, outputs: Sequence[Value]) -> list[Value]:
-    """Return the values that stand for one of the `xs`: for a variable of a graph, all that was read of it."""
+    """Return the values that stand for one of the `xs`: for a variable, all that was read of it."""
     trace = current_trace()
     assert trace is not None
-    if trace.is_graph and hasattr(type(x), "dsl_traced"):
-        name = trace.adopt(x)
-        reads = [
-            node.output
-            for node in _needed(outputs, set())
-            if node.op.name == "read_variable" and node.attrs["variable"] == name
-        ]
-        return reads or [_checked(read(lift(x)), "xs")]
-    return [_checked(read(lift(x)), "xs")]
+    now = _checked(read(lift(x)), "xs")
+    if not hasattr(type(x), "dsl_traced"):
+        return [now]
+    nodes = set(_needed(outputs, set()))
+    if not trace.is_graph:
+        return [v for v in trace.contents[id(x)] if v.node in nodes] or [now]
+    name = trace.adopt(x)
+    reads = [
+        node.output
+        for node in _needed(outputs, set())
+        if node.op.name == "read_variable" and node.attrs["variable"] == name
+    ]
+    return reads or [now]
 
 
 def needed_variables(value: Value) -> list[Any]:
@@ -145,6 +149,13 @@ def _has_effect(node: Node) -> bool:
 def _check_effects(nodes: Sequence[Node], leaves: set[Value]) -> None:
     """Refuse derivatives through control flow that acts on variables or queues: it cannot be run again."""
     for node in nodes:
+        if node.op.has(Trait.FLAT) and any(
+            v in leaves for n in _needed([*node.inputs], leaves) for v in n.inputs
+        ):
+            raise GradientError(
+                f"`{node.op.name}` cannot be differentiated: the graph has no structured form",
+                location=node.loc, remedy="write branches and loops with `dsl.cond` and `dsl.while_loop`",
+            )  # fmt: skip
         if node.regions and _has_effect(node):
             before = _needed(node.inputs, leaves)
             if any(v in leaves for v in node.inputs) or any(

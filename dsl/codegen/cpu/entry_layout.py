@@ -27,7 +27,8 @@ NEW_ARRAY, NEW_SCALAR, NEW_INT, NEW_FLOAT, NEW_COMPLEX, NEW_BOOL, ARGUMENT, CONS
     range(9)
 )
 CONTIGUOUS, EXACT, ANY = range(3)
-FREE = 1 << 32  # a dim below 0 is that of symbol number -1 - dim; with this added to the number, of one that may be 0 or 1
+# A dim below 0 is that of symbol number -1 - dim; with this added to the number, of a symbol that may be 0 or 1.
+FREE = 1 << 32
 RELEASE_GIL, TUPLE, WRITES, ALWAYS = 1, 2, 4, 8
 
 # Bytes from the start of Python's and NumPy's objects.

@@ -100,7 +100,8 @@ def _match_dim(f: Function, dim: Value, wanted: Value, symbols: Value) -> None:
         number = f.binary("sub", -1, wanted)
         place = f.gep(symbols, f.binary("and", number, layout.FREE - 1), "i64")
         least = f.select(f.compare("sge", number, layout.FREE), 0, 2)
-        bound, kept = f.load("i64", place), f.binary("add", dim, 1)  # 0 means that it is not bound yet
+        # 0 means that it is not bound yet.
+        bound, kept = f.load("i64", place), f.binary("add", dim, 1)
 
         def bind() -> None:
             layout.require(f, f.compare("sge", dim, least))

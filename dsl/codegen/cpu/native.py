@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from dsl import events
 from dsl.codegen.cpu import entry, jit, recipes, runtime
 from dsl.codegen.emission import Emission, ParamKind
 from dsl.config import config
@@ -44,6 +45,7 @@ class Native:
     times: dict[str, float] = field(default_factory=dict)
     from_cache: bool = False
     written: tuple[int, ...] = ()
+    _timed: Native | None = None
 
     @property
     def text(self) -> str:
@@ -60,8 +62,16 @@ class Native:
         """What happened while the text was emitted."""
         return self.emission.emitted.report
 
+    def timed(self) -> Native:
+        """Return the same program with clocks in it, for profiles; made when it is first asked for."""
+        if self._timed is None:
+            self._timed = self if self.emission.timed else _compile(self.emission.with_clocks())
+        return self._timed
+
     def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run on a list of arrays; of what the entry does not take as it is, a copy is passed and written back."""
+        if events.LOG is not None and not self.emission.timed:
+            return self.timed()(arrays)
         found = self.run(*arrays)
         if found is NotImplemented:
             passed = [_plain(a, k in self.written) for k, a in enumerate(arrays)]
@@ -102,14 +112,26 @@ def _same_layout(array: np.ndarray) -> np.ndarray:
 
 def compile_graph(
     graph: Graph, params: Sequence[ParamKind], *, results: Sequence[int] | None = None,
-    written: Sequence[tuple[int, int]] = (), fastmath: bool = False,
+    written: Sequence[tuple[int, int]] = (), fastmath: bool = False, timed: bool = False,
 ) -> Native:  # fmt: skip
-    """Compile a graph; `results` are the numbers of the results to return, all by default."""
-    start = time.perf_counter()
+    """Compile a graph; `results` are the numbers of the results to return, all by default.
+
+    A program that is `timed` measures its kernels, and tells `events` when it ends.
+    """
     wanted = list(range(len(graph.results))) if results is None else list(results)
     checks = config.bounds_checks == "on"
-    emission = Emission(graph, params, wanted, written, fastmath=fastmath, checks=checks)
+    return _compile(
+        Emission(graph, params, wanted, written, fastmath=fastmath, checks=checks, timed=timed)
+    )
+
+
+def _compile(emission: Emission) -> Native:
+    start = time.perf_counter()
+    graph, params, written = emission.graph, emission.params, emission.written
+    wanted = emission.wanted
     runtime.ensure_loaded()
+    if emission.timed:
+        jit.define("dsl_clock", runtime.address("dsl_clock"))
     code, is_long, emitted = _code(emission)
     spec = entry.EntrySpec(
         params=[_param(graph, k, p, {i for i, _ in written}) for k, p in enumerate(params)],
@@ -126,6 +148,8 @@ def compile_graph(
     address = code.address("dsl_program")
     made = entry.make_entry(address, spec)
     times = {"emit": emitted - start, **code.times}
+    if events.LOG is not None:
+        _tell_phases(graph.name, emission.timed, times)
     return Native(
         made,
         address,
@@ -135,6 +159,17 @@ def compile_graph(
         code.from_cache,
         written=tuple(k for k, _ in written),
     )
+
+
+def _tell_phases(name: str, timed: bool, times: dict[str, float]) -> None:
+    """Tell the profile about the phases of a compile that has just ended, one after the other."""
+    stop = events.now()
+    for phase, seconds in reversed(times.items()):
+        start = stop - int(1e9 * seconds)
+        data = {"function": name, "for": "this profile" if timed else "calls"}
+        if seconds:
+            events.add("compile", phase, start, data=data, stop=stop)
+        stop = start
 
 
 def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
@@ -244,6 +279,8 @@ class Callback:
         return self.emission.emitted.callbacks
 
     def __call__(self, number: int, address: int) -> int:
+        if number < 0:
+            return self._tell(address)
         node = self.nodes[number]
         words = _Words(address)
         inputs = [words.operand(v.type) for v in node.inputs if isinstance(v.type, TensorType)]
@@ -251,6 +288,15 @@ class Callback:
         for value, array in zip(node.outputs, outputs, strict=True):
             if isinstance(value.type, TensorType):
                 words.result(value.type, np.asarray(array))
+        return 0
+
+
+    def _tell(self, address: int) -> int:
+        """Take the times of a program with clocks, if somebody still wants them."""
+        if events.LOG is not None:
+            sites = self.emission.emitted.sites
+            words = ctypes.string_at(address, 8 * (events.WORDS * len(sites) + 2))
+            events.program(self.emission.graph.name, sites, words)
         return 0
 
 

@@ -57,10 +57,9 @@ def find(key: str | None) -> Note | None:
     if content is None:
         return None
     try:
-        code, facts = json.loads(content)
-    except ValueError:
+        return Note(*json.loads(content))
+    except (TypeError, ValueError):
         return None
-    return Note(code, facts)
 
 
 def code(note: Note) -> jit.Code | None:

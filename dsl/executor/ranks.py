@@ -1,0 +1,105 @@
+"""Graphs over the ranks of `mpirun`: every rank cuts the graph in the same way and runs its own parts.
+
+All ranks call the same function in the same order. At its first use they compare their graphs; a difference is an error on
+all of them. A result that is on another rank is a `Remote` here.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dsl.config import config
+from dsl.ir.devices import DeviceName
+from dsl.ir.environment import Environment
+from dsl.ir.graph import Graph
+from dsl.ir.parts import Partition
+from dsl.ir.remote import Remote
+from dsl.mpi.agreement import agree
+from dsl.mpi.rendezvous import Exchange, RankRendezvous
+from dsl.mpi.shared import transport
+from dsl.mpi.world import world
+from dsl.passes.lower_spanning import lower_spanning
+from dsl.passes.partition import partition
+from dsl.passes.place import place
+from dsl.runtime.devices import Cpu
+from dsl.runtime.parts import run_parts
+
+__all__ = ["OverRanks", "exchange", "names_a_rank"]
+
+_serial = itertools.count(1)
+
+
+@functools.cache
+def exchange() -> Exchange:
+    """Return where the tokens of this process meet those of others."""
+    return Exchange(transport())
+
+
+def names_a_rank(graph: Graph) -> bool:
+    """Tell whether a node asks for a device of a certain rank."""
+    return any(
+        DeviceName.parse(node.attrs["device"]).rank is not None
+        for node in graph.walk()
+        if "device" in node.attrs
+    )
+
+
+class OverRanks:
+    """A graph in parts, of which this rank runs some."""
+
+    def __init__(
+        self, graph: Graph, devices: Sequence[Cpu], soft: bool, prepare: Callable[[Graph], Any]
+    ) -> None:
+        names = [DeviceName(r, "cpu", k) for r in range(world().size) for k in range(len(devices))]
+        placed = place(lower_spanning(graph), names, soft=soft)
+        self.name, self.types = graph.name, [v.type for v in graph.results]
+        self.whole = partition(placed)
+        self.whole.check_complete()
+        agree(f"the graph of `{graph.name}`", placed.text, config.mpi_timeout)
+        self.number = next(_serial)
+        self.edges = sorted(
+            node.attrs["key"]
+            for part in self.whole.parts.values()
+            for node in part.graph.nodes
+            if node.op.name == "send"
+        )
+        own = {d: p for d, p in self.whole.parts.items() if _rank(d) == world().rank}
+        self.local = Partition(own, ())
+        self.devices = {str(DeviceName(world().rank, "cpu", k)): d for k, d in enumerate(devices)}
+        self.runners: Mapping[Graph, Any] = {p.graph: prepare(p.graph) for p in own.values()}
+        self._steps = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def run(self, args: Sequence[Any], environment: Environment) -> list[Any]:
+        """Run this rank's parts of one step."""
+        with self._lock:
+            step = next(self._steps)
+        meeting = RankRendezvous(exchange(), self.number, step, self.edges)
+        here = copy.copy(environment)
+        if here.timeout is None:
+            here.timeout = config.mpi_timeout
+        try:
+            found = run_parts(
+                self.local, args, self.devices, self._run_one, here, rendezvous=meeting
+            )
+        finally:
+            meeting.close()
+        return [self._result(k, args, found) for k in range(len(self.types))]
+
+    def _run_one(self, graph: Graph, args: Sequence[Any], environment: Environment) -> Any:
+        return self.runners[graph](args, environment)
+
+    def _result(self, k: int, args: Sequence[Any], found: Mapping[str, Sequence[Any]]) -> Any:
+        device, index = self.whole.sources[k]
+        if device is None:
+            return args[index]
+        return found[device][index] if device in found else Remote(device, self.types[k])
+
+
+def _rank(device: str) -> int:
+    return DeviceName.parse(device).rank or 0

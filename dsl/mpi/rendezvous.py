@@ -1,0 +1,152 @@
+"""Where tokens meet that go from rank to rank.
+
+A token's key is the key of its edge and the iterations that it belongs to. Ranks have cut the same graph in the same way, so
+both ends number its edges alike; a record says the graph, the step, the edge and the iterations. What arrives for a step
+that has not begun here is kept until it does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import CancelledError, InternalError
+from dsl.ir.devices import DeviceName
+from dsl.ir.environment import Cancel, Done
+from dsl.ir.token_machine import DEAD
+from dsl.mpi import messages
+from dsl.mpi.messages import Record
+from dsl.mpi.transport import Transport
+
+__all__ = ["TOKEN", "Exchange", "RankRendezvous"]
+
+TOKEN = 1  # the kind of record that is a token
+
+
+class Exchange:
+    """The tokens of one transport: those that came early, and the steps that are under way."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.steps: dict[tuple[int, int], RankRendezvous] = {}
+        self.early: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
+        self.lock = threading.Lock()
+        transport.handlers[TOKEN] = self._arrived
+
+    def begin(self, step: RankRendezvous) -> None:
+        """Let a step have its tokens."""
+        with self.lock:
+            self.steps[step.number] = step
+            early = self.early.pop(step.number, [])
+        for key, token in early:
+            step.arrived(key, token)
+
+    def end(self, step: RankRendezvous) -> None:
+        """Forget a step."""
+        with self.lock:
+            self.steps.pop(step.number, None)
+
+    def _arrived(self, source: int, record: Record) -> None:
+        graph, number, *key = record.numbers
+        token = DEAD if record.flags & messages.DEAD else record.array
+        with self.lock:
+            step = self.steps.get((graph, number))
+            if step is None:
+                self.early.setdefault((graph, number), []).append((tuple(key), token))
+                return
+        step.arrived(tuple(key), token)
+
+
+class RankRendezvous:
+    """The rendezvous of one step. `edges` are the keys of all edges, in the order that all ranks have."""
+
+    def __init__(
+        self, exchange: Exchange, graph: int, step: int, edges: Iterable[str], frames: Any = None
+    ) -> None:
+        self.exchange, self.number = exchange, (graph, step)
+        self.transport = exchange.transport
+        self._edges = {key: k for k, key in enumerate(edges)}
+        self._targets: dict[str, int] = {}
+        self._tokens: dict[Any, Any] = {}
+        self._waiting: dict[Any, Done] = {}
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        exchange.begin(self)
+
+    # -- for executors --------------------------------------------------------------------------------------------------
+
+    def send(self, key: Any, token: Any) -> None:
+        """Leave a token for a device, of this rank or another."""
+        edge, tag = key
+        rank = self._target(edge)
+        place = (self._edges[edge], *(iteration for _, iteration in tag))
+        if rank == self.transport.rank:
+            self.arrived(place, token)
+        elif token is DEAD:
+            self.transport.send(rank, TOKEN, (*self.number, *place), dead=True)
+        else:
+            self.transport.send(rank, TOKEN, (*self.number, *place), np.asarray(token))
+
+    def receive(self, key: Any, done: Done) -> Cancel:
+        """Have `done` called with a token."""
+        edge, tag = key
+        place = (self._edges[edge], *(iteration for _, iteration in tag))
+        with self._lock:
+            error = self._error
+            there = place in self._tokens
+            token = self._tokens.pop(place, None)
+            if error is None and not there:
+                if place in self._waiting:
+                    raise InternalError(f"two nodes wait for {key}")
+                self._waiting[place] = done
+        if error is not None:
+            done(CancelledError(f"the step ended: {error}"), ())
+        elif there:
+            done(None, [token])
+        return lambda: self._cancel(place)
+
+    def poll(self) -> None:
+        """Move messages; rest for a moment if there are none."""
+        self.transport.poll()
+
+    def flush(self) -> None:
+        """Let what was sent go."""
+        self.transport.flush()
+
+    # -- the other side -------------------------------------------------------------------------------------------------
+
+    def arrived(self, place: Any, token: Any) -> None:
+        """Take a token in."""
+        with self._lock:
+            done = self._waiting.pop(place, None)
+            if done is None:
+                self._tokens[place] = token
+        if done is not None:
+            done(None, [token])
+
+    def abort(self, error: BaseException) -> None:
+        """Fail what waits and what comes later."""
+        with self._lock:
+            self._error = self._error or error
+            waiting, self._waiting = self._waiting, {}
+        for done in waiting.values():
+            done(CancelledError(f"the step ended: {error}"), ())
+
+    def close(self) -> None:
+        """Forget the step; what was sent goes out."""
+        self.transport.flush()
+        self.exchange.end(self)
+
+    def _cancel(self, place: Any) -> None:
+        with self._lock:
+            done = self._waiting.pop(place, None)
+        if done is not None:
+            done(CancelledError("the wait for a token was cancelled"), ())
+
+    def _target(self, edge: str) -> int:
+        if edge not in self._targets:
+            self._targets[edge] = DeviceName.parse(edge.split(";")[1]).rank or 0
+        return self._targets[edge]

@@ -1,0 +1,59 @@
+"""The processes that run one script: how many there are, which one this is, and how they are reached.
+
+`world()` is made at first use. Without `mpirun`, or without mpi4py, it is a world of one. All messages go over duplicates
+of MPI's communicator, so a script's own use of MPI never meets them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import threading
+from typing import Any
+
+from dsl.errors import ConfigError
+
+__all__ = ["World", "is_launched", "world"]
+
+# What the launchers of Open MPI, MPICH and its kin, and Slurm leave in the environment of a process.
+_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS", "PMI_RANK")
+
+
+class World:
+    """This process among `size`; `comm` is for messages, `control` for agreements. Both are None in a world of one."""
+
+    def __init__(self, comm: Any, control: Any, threads: int) -> None:
+        self.comm, self.control, self.threads = comm, control, threads
+        self.rank = 0 if comm is None else comm.Get_rank()
+        self.size = 1 if comm is None else comm.Get_size()
+        self.lock = threading.RLock()  # MPI may allow one thread at a time
+
+    def __repr__(self) -> str:
+        return f"<rank {self.rank} of {self.size}>"
+
+
+def is_launched() -> bool:
+    """Tell whether a launcher of MPI started this process."""
+    return any(name in os.environ for name in _LAUNCHERS)
+
+
+@functools.cache
+def world() -> World:
+    """Return the world of this process."""
+    if not is_launched():
+        return World(None, None, 0)
+    if importlib.util.find_spec("mpi4py") is None:
+        raise ConfigError(
+            "this process was started by mpirun, and mpi4py is not installed",
+            remedy='pip install "dsl[mpi]"',
+        )
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.Get_size() == 1:
+        return World(None, None, MPI.Query_thread())
+    from dsl.mpi.failure import watch
+
+    found = World(MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup(), MPI.Query_thread())
+    watch(found)
+    return found
