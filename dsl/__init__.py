@@ -40,8 +40,8 @@ __all__ = [
     "CheckpointManager", "Compiled", "DslError", "FIFOQueue", "Kernel", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue",
     "Variable", "cache_stats", "check_grads", "checkpoint", "checkpoints", "cond", "config", "custom_jvp", "custom_vjp", "dynamic_partition",
     "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "hessian", "input_pipeline", "ir", "jacfwd", "jacrev", "jit", "jvp",
-    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "profile", "random", "restore", "save", "scan", "stop_gradient", "summary",
-    "switch", "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
+    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "profile", "random", "restore", "save", "scan", "stop_gradient",
+    "summary", "switch", "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip
 
 _VERBS = ("cond", "fold", "fori_loop", "map", "scan", "switch", "while_loop")

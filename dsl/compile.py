@@ -175,9 +175,17 @@ class Compiled(Generic[P, R]):
         if current_trace() is not None:
             return self.dsl_inline(args, kwargs)  # type: ignore[no-any-return]
         if events.LOG is not None:
-            with events.span("call", self._name, _place(self._fn)):
+            with events.span("call", self._name, self._place):
                 return self._profiled(*args, **kwargs)  # type: ignore[no-any-return]
         return self._call(*args, **kwargs)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def _place(self) -> Location | None:
+        """Where the function is defined."""
+        code = getattr(inspect.unwrap(self._fn), "__code__", None)
+        if code is None:
+            return None
+        return Location(code.co_filename, code.co_firstlineno, code.co_name)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
@@ -336,7 +344,7 @@ class Compiled(Generic[P, R]):
         name = self._name
         log("trace", "%s: %s", name, reason)
         start = time.perf_counter()
-        with events.span("compile", "trace", _place(self._fn), {"function": name}):
+        with events.span("compile", "trace", self._place, {"function": name}):
             traced = trace_call(self._fn, arguments, name, pattern)
         times = {"trace": time.perf_counter() - start}
         if traced.variables:
@@ -545,12 +553,6 @@ def _run(entry: Lowered, arguments: Arguments) -> Any:
         if config.traceback_filtering == "on":
             raise _filtered(error) from error.__cause__
         raise
-
-
-def _place(fn: Any) -> Location | None:
-    """Return where a function is defined."""
-    code = getattr(inspect.unwrap(fn), "__code__", None)
-    return None if code is None else Location(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _needs_tokens(node: Node) -> bool:

@@ -226,7 +226,8 @@ def _of_trees(
         return None
     found = [leaves[k] for k in needed]
     params = list(native.spec.params)
-    kinds = replace(arguments, bound=dict.fromkeys(arguments.bound), leaves=[])  # without the arrays
+    # Without the arrays: they must not live as long as the function.
+    kinds = replace(arguments, bound=dict.fromkeys(arguments.bound), leaves=[])
     return Direct(native, params, found, True, traced, kinds, (structure, answer))
 
 

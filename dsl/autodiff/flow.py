@@ -2,6 +2,8 @@
 
 A value is active if it depends on an active param through ops that have derivatives. It is live if, besides, a wanted
 result depends on it so. Loops are followed until nothing more becomes active or live.
+
+What other ranks take part in is active and live in any case: they may depend on active params of theirs, or be wanted there.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 
 from dsl.ir.derivative import derivative_of
 from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.registry import Trait
 from dsl.ir.types import TensorType, is_inexact
 
 __all__ = [
@@ -19,6 +22,8 @@ __all__ = [
     "active_results",
     "carries",
     "is_joined",
+    "is_met",
+    "joins_ranks",
     "live_params",
     "loop_activity",
     "loop_liveness",
@@ -28,6 +33,21 @@ __all__ = [
 def carries(value: Value) -> bool:
     """Tell whether a value is of a type that has derivatives."""
     return isinstance(value.type, TensorType) and is_inexact(value.type.dtype)
+
+
+def joins_ranks(node: Node) -> bool:
+    """Tell whether other ranks take part in a node, or in something in its regions."""
+    return node.op.has(Trait.COLLECTIVE) or any(
+        joins_ranks(effect) for region in node.regions for effect in region.effects
+    )
+
+
+def is_met(node: Node) -> bool:
+    """Tell whether other ranks may take part in the derivative of a node."""
+    if not node.op.has(Trait.COLLECTIVE):
+        return joins_ranks(node)
+    found = derivative_of(node.op.name).vjp is not None
+    return found and any(map(carries, (*node.inputs, *node.outputs)))
 
 
 class Flow:
@@ -40,11 +60,11 @@ class Flow:
 
 def _active(graph: Graph, params: Sequence[bool]) -> set[Value]:
     found = {p for p, on in zip(graph.params, params, strict=True) if on and carries(p)}
-    if not found:
+    if not found and not any(map(joins_ranks, graph.effects)):
         return found
     for node in graph.nodes:
         on = [value in found for value in node.inputs]
-        if any(on):
+        if any(on) or is_met(node):
             found.update(
                 v for v, is_on in zip(node.outputs, _outputs(node, on)) if is_on and carries(v)
             )
@@ -77,7 +97,7 @@ def _live(graph: Graph, active: set[Value], wanted: Sequence[bool]) -> set[Value
     found = {r for r, on in zip(graph.results, wanted, strict=True) if on and r in active}
     for node in reversed(graph.nodes):
         on = [value in found for value in node.outputs]
-        if any(on):
+        if any(on) or is_met(node):
             given = [value in active for value in node.inputs]
             found.update(
                 v

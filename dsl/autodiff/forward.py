@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsl.autodiff.flow import LOOPS, active_results, carries, loop_activity
+from dsl.autodiff.flow import LOOPS, active_results, carries, is_met, loop_activity
 from dsl.autodiff.region import Region, copy_node, inline
 from dsl.autodiff.reverse import undifferentiable
 from dsl.ir.algebra import Algebra
@@ -44,7 +44,8 @@ class _Walk:
     def visit(self, node: Node) -> None:
         self.builder.loc = node.loc
         ts = [self.tangents.get(value) for value in node.inputs]
-        if all(t is None for t in ts) or not any(map(carries, node.outputs)):
+        moves = any(t is not None for t in ts) and any(map(carries, node.outputs))
+        if not moves and not is_met(node):
             made = copy_node(self.builder, node, self.values)
             self.values.update(zip(node.outputs, made.outputs, strict=True))
             return

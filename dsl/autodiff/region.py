@@ -16,7 +16,7 @@ from dsl.ir.graph import Attrs, Graph, Node, Value
 from dsl.ir.registry import Op, Trait
 from dsl.ir.types import I64, TensorType, ValueType, scalar
 
-__all__ = ["Region", "bind_trips", "copy_node", "inline", "is_known", "rows_of", "types_after"]
+__all__ = ["Region", "bind_trips", "copy_node", "inline", "is_dropped", "is_known", "rows_of", "types_after"]
 
 
 class Region(Builder):
@@ -131,6 +131,11 @@ def types_after(params: Sequence[Value], results: Sequence[ValueType]) -> list[V
     ]
 
 
+def is_dropped(node: Node) -> bool:
+    """Tell whether a node does not happen again where its graph is run again; what other ranks take part in does."""
+    return node.op.has(Trait.EFFECT) and not node.op.has(Trait.COLLECTIVE)
+
+
 def without_effects(graph: Graph) -> Graph:
     """Return a region without what it prints and asserts."""
     if not graph.effects:
@@ -138,7 +143,7 @@ def without_effects(graph: Graph) -> Graph:
     builder = Builder(graph.name)
     values = {param: builder.param(param.type, param.node.attrs["name"]) for param in graph.params}
     for node in graph.nodes:
-        if node.op.has(Trait.EFFECT):
+        if is_dropped(node):
             continue
         made = copy_node(builder, node, values, effects=False)
         values.update(zip(node.outputs, made.outputs, strict=True))
@@ -151,7 +156,7 @@ def inline(
     """Copy the nodes of a graph into a builder; return its results."""
     values = dict(zip(graph.params, args, strict=True))
     for node in graph.nodes:
-        if not effects and node.op.has(Trait.EFFECT):
+        if not effects and is_dropped(node):
             continue
         made = copy_node(builder, node, values, effects=effects)
         values.update(zip(node.outputs, made.outputs, strict=True))

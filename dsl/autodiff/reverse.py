@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from dsl.autodiff.cotangents import combine
-from dsl.autodiff.flow import Flow
-from dsl.autodiff.region import Region, copy_node, is_known
+from dsl.autodiff.flow import Flow, is_met, joins_ranks
+from dsl.autodiff.region import Region, copy_node, is_dropped, is_known
 from dsl.errors import GradientError
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
@@ -57,13 +57,15 @@ class Reverse:
         self.steps: dict[Node, Step] = {}
         self.made: dict[Node, Node] = {}
         for node in graph.nodes:
-            if effects or not node.op.has(Trait.EFFECT):
+            if effects or not is_dropped(node):
                 self._copy(node)
         self.outputs = [self.values[value] for value in graph.results]
 
     def _copy(self, node: Node) -> None:
         outputs: Sequence[Value]
-        if node.regions and any(value in self.flow.live for value in node.outputs):
+        if node.regions and (
+            any(value in self.flow.live for value in node.outputs) or is_met(node)
+        ):
             from dsl.autodiff.control import step_of
 
             step = self.steps[node] = step_of(self, node)
@@ -90,7 +92,7 @@ class Reverse:
             if g is not None and value in self.flow.live:
                 found.setdefault(value, []).append(g)
         for node in reversed(self.graph.nodes):
-            if any(value in found for value in node.outputs):
+            if any(value in found for value in node.outputs) or is_met(node):
                 builder.loc = node.loc.backward() if node.loc else None
                 self._pull_node(a, node, found)
         return [found.get(param, []) for param in self.graph.params]
@@ -104,7 +106,7 @@ class Reverse:
                 if total is not None:
                     found.setdefault(value, []).append(total)
             return
-        if not any(live):
+        if not any(live) and not is_met(node):
             return
         for value, on, g in zip(node.inputs, live, self._apply_rule(a, node, gs)):
             if on and g is not None:
@@ -211,7 +213,7 @@ class Backward(Region):
         node = value.node
         if node.op.name == "param":
             return value in self.forward.captured.values()
-        if node.op.has(Trait.EFFECT):
+        if node.op.has(Trait.EFFECT) or joins_ranks(node):
             return False
         if all(self.is_free(v) for v in node.inputs):
             self._free.add(value)

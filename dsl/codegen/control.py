@@ -17,6 +17,7 @@ from dsl.codegen.memory import Placed, Slot, nbytes
 from dsl.codegen.places import contiguous_copy
 from dsl.codegen.plan import UPDATES
 from dsl.codegen.ranges import Linear, Ranges
+from dsl.codegen.repeats import emit_repeats
 from dsl.ir import graph as ir
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.types import TensorType
@@ -285,6 +286,9 @@ def _scan(region: Region, node: ir.Node) -> None:
     assert isinstance(trips, Value)
     loop = _Loop(region, node, node.inputs[1:], 1)
     loop.begin()
+    if emit_repeats(loop, trips, lambda: _poll(region)):
+        loop.end()
+        return
     every = _poll_every(body)
     poll = every > 1 and not _is_short(node)
     start = fn.variable("i64", 0)

@@ -41,6 +41,8 @@ _LANES = 8  # points of a last axis that is unrolled
 _BLOCK = 32  # side of a tile when a transposed array is read
 _CHUNK = 4096  # elements that one partial result covers, at least
 _CHUNKS = 512  # partial results, at most
+_TRIPS = 64  # of a loop, made on one block of points before the next
+_BLOCK_BYTES = 32 * 1024  # of such a block; results that take their operand's place count twice
 _STREAMS = 4  # places of a chunk that are read at once: memory gives a third more than for one
 _STACK = 16 * 1024  # bytes of scratch on the stack; more comes from the allocator
 _SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as many vectors at once
@@ -401,25 +403,12 @@ class KernelEmitter:
     # -- maps --------------------------------------------------------------------------------------------------------
 
     def maps(self) -> None:
-        roots = list(self.kernel.roots)
         groups = self.merged(range(len(self.kernel.variables)))
-        expressions = [root.expression for root in roots]
+        expressions = [root.expression for root in self.kernel.roots]
         each = self.cost(self.kernel.stages)
 
         def store(evaluator: Evaluator) -> Callable[[], None]:
-            def run() -> None:
-                values = [evaluator.value(root.expression) for root in roots]
-                for root, value in zip(
-                    roots, values
-                ):  # all loads before all stores: they may share memory
-                    if root.value in self.stores:
-                        array = self.stores[root.value]
-                        address = evaluator.address(array, root.index)
-                        store_scalar(
-                            evaluator.fn, root.value.dtype, value, address, evaluator.metadata
-                        )
-
-            return run
+            return partial(self.store_point, evaluator)
 
         tile = self.tiled_axis(groups)
         if tile is not None:
@@ -457,6 +446,56 @@ class KernelEmitter:
 
         count = self.extent(self.host.fn, [k for g in outer for k in g])
         self.parallel(count, each * self.elements_of(rest), nested)
+
+    def store_point(self, evaluator: Evaluator) -> None:
+        """Compute and store the roots at one point: all loads before all stores, they may share memory."""
+        roots = list(self.kernel.roots)
+        values = [evaluator.value(root.expression) for root in roots]
+        for root, value in zip(roots, values):
+            if root.value in self.stores:
+                address = evaluator.address(self.stores[root.value], root.index)
+                store_scalar(evaluator.fn, root.value.dtype, value, address, evaluator.metadata)
+
+    def is_flat(self, points: int) -> bool:
+        """Tell whether the kernel is one loop over at least so many points, as far as is known."""
+        groups = self.merged(range(len(self.kernel.variables)))
+        return len(groups) == 1 and self.elements_of(groups) >= points
+
+    def repeat(
+        self, trips: Value, start: Callable[[Value], None], finish: Callable[[], None]
+    ) -> None:
+        """Apply a flat map again and again, a block of points at a time.
+
+        `start` is told the number of each trip; `finish` is called in the program after a share of the trips.
+        """
+        host, self.group = self.host.fn, self.new_group()
+        (group,) = self.merged(range(len(self.kernel.variables)))
+        expressions = [root.expression for root in self.kernel.roots]
+        count, block = self.extent(host, group), self.block()
+
+        def body(fn: Function, lo: Operand, hi: Operand) -> None:
+            evaluator = self.own_fetch(self.evaluator(fn))
+            low_trip, high_trip = fn.use(first), fn.use(last)
+            with fn.loop(lo, hi) as at:
+                low = fn.mul(at, block)
+                high = fn.minimum(fn.add(low, block), count)
+                with fn.loop(low_trip, high_trip) as trip, evaluator.scope():
+                    start(trip)
+                    point = partial(self.store_point, evaluator)
+                    self.nest(evaluator, [group], point, hoist=expressions, first=(low, high))
+
+        with host.loop(0, trips, _TRIPS) as first:
+            last = host.as_value(host.minimum(host.add(first, _TRIPS), trips), "i64")
+            work = self.cost(self.kernel.stages) * block * _TRIPS
+            self.parallel(ceil_div(host, count, block), work, body)
+            finish()
+
+    def block(self) -> int:
+        """Return for how many points all arrays of a map fit into half of the first cache."""
+        loads = {e.value for r in self.kernel.roots for e in walk(r.expression) if e.kind == "load"}
+        values = {*loads, *self.stores} - {None}
+        size = sum(value.dtype.itemsize for value in values if value is not None)
+        return max(64, _BLOCK_BYTES // size // 64 * 64)
 
     def copies_rows(self, groups: list[list[int]]) -> bool:
         """Tell whether the kernel only moves stretches of memory that are not too short."""

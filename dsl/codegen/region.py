@@ -24,7 +24,7 @@ from dsl.codegen.kernels import KernelEmitter
 from dsl.codegen.llvm import Function, Operand, Value, Variable
 from dsl.codegen.memory import Placed, Slot, contiguous_strides, nbytes
 from dsl.codegen.places import emit_alias, emit_pieces, emit_spread
-from dsl.codegen.plan import REDUCTIONS, Kernel, Root, Stage, Statement, plan
+from dsl.codegen.plan import REDUCTIONS, Kernel, Plan, Root, Stage, Statement, plan
 from dsl.codegen.ranges import Ranges
 from dsl.codegen.report import ErrorSite
 from dsl.codegen.scalars import emit_check, emit_scalar
@@ -269,9 +269,13 @@ class Region:
             return False
         return placed.slot.users == {value} and self.dies(value)
 
+    def planned(self) -> Plan:
+        """Return the statements that the graph becomes."""
+        return plan(self.graph, supported=is_native, expensive=_is_expensive)
+
     def run(self) -> None:
         """Emit all statements."""
-        made = plan(self.graph, supported=is_native, expensive=_is_expensive)
+        made = self.planned()
         for node in self.graph.nodes:
             for symbol, operand in zip(node.dims, node.inputs[len(node.inputs) - len(node.dims) :]):
                 self.sources.setdefault(symbol, operand)

@@ -220,7 +220,8 @@ def _points(statement: Statement) -> DimLike | None:
         return nbytes(statement.space, 1)
     if statement.kind == "update":
         return nbytes(_written(statement.node), 1)
-    sizes = [nbytes(v.shape, 1) for v in (*statement.node.inputs, *statement.node.outputs) if _is_array(v)]
+    values = (*statement.node.inputs, *statement.node.outputs)
+    sizes = [nbytes(value.shape, 1) for value in values if _is_array(value)]
     static = [n for n in sizes if isinstance(n, int)]
     return None if not sizes else max(static) if len(static) == len(sizes) else sizes[-1]
 

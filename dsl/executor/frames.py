@@ -96,36 +96,46 @@ NOTHING: Condition = frozenset()
 
 
 class Conditions:
-    """What values depend on: `running` and `of` are the conditions of nodes and of values, `waits` what they wait for.
+    """What values depend on: `running` and `of` are the conditions of nodes and of values.
 
-    A condition is (predicate, side) of a switch, or a name for something else that decides. What comes round a loop has
-    the same conditions as long as it entered, and goes round, under the same; and a loop that ends by its predicate sends
-    its exits wherever it was entered. Both need what comes later in the graph: everything is computed again until
-    nothing changes.
+    A condition is (predicate, side) of a switch, or a name for something else that decides. A frame is *regular* if it is
+    entered under one condition, goes round under one, and is left under the opposite one: then all that goes round
+    does so together, and its exits come wherever it was entered. Frames are taken for regular until they prove not to be.
     """
 
     def __init__(self, graph: Graph, frames: Frames) -> None:
         self.graph, self.frames = graph, frames
-        self.of: dict[Value, Condition] = dict.fromkeys(graph.params, NOTHING)
-        self.running: dict[Node, Condition] = {value.node: NOTHING for value in graph.params}
-        self._round: dict[Node, Hashable] = {}
-        while self._visit():
-            pass
+        self.regular = {frame for frame in frames.all.values() if frame.parent is not None}
+        self.turning: dict[StaticFrame, list[Node]] = {frame: [] for frame in frames.all.values()}
+        self.exits: dict[StaticFrame, list[Node]] = {frame: [] for frame in frames.all.values()}
+        for merge, value in graph.back.items():
+            if merge in frames.of:
+                self.turning[frames.of[merge]].append(value.node)
+        for node in graph.nodes:
+            if node.op.name == "exit":
+                self.exits[frames.of[node]].append(node)
+        wrong = self._visit()
+        while wrong:
+            self.regular -= wrong
+            wrong = self._visit()
 
-    def _visit(self) -> bool:
-        """Compute everything once; tell whether anything changed."""
-        before, turned = dict(self.of), self._round
+    def _visit(self) -> set[StaticFrame]:
+        """Compute everything and return the frames that are not regular after all."""
+        self.of: dict[Value, Condition] = dict.fromkeys(self.graph.params, NOTHING)
+        self.running: dict[Node, Condition] = {v.node: NOTHING for v in self.graph.params}
         for node in self.graph.nodes:
             self.running[node] = self._union(node)
             for value in node.outputs:
                 self.of[value] = self._condition(node, value)
-        names: dict[Hashable, int] = {}
-        self._round = {}
-        for merge, value in self.graph.back.items():
-            if merge in self.running:
-                key = self.frames.of[merge].name, self.running[merge], self.of[value]
-                self._round[merge] = names.setdefault(key, len(names))
-        return before != self.of or turned != self._round
+        return {frame for frame in self.regular if not self._is_regular(frame)}
+
+    def _is_regular(self, frame: StaticFrame) -> bool:
+        entered = {self.running[node] for node in frame.enters}
+        turning = {self.running[node] for node in self.turning[frame]}
+        if len(entered) != 1 or len(turning) != 1:
+            return False
+        (again,) = turning
+        return all(_opposite(self.running[node], again) for node in self.exits[frame])
 
     def _union(self, node: Node) -> Condition:
         """What decides whether a node that needs all its inputs is alive."""
@@ -147,13 +157,19 @@ class Conditions:
             return self._merged(node)
         if name == "enter" and node.attrs.get("invariant"):
             return frozenset([("entered", decided)]) if decided else NOTHING
-        if name == "loop_merge":
-            return frozenset([("round", decided, self._round.get(node))])
+        if name in ("loop_merge", "exit"):
+            return self._looping(node)
         if name in ("enter", "next_iteration"):
             return frozenset([(name, decided)])
-        if name == "exit":
-            return self._exited(node)
         return frozenset([node]) if name == "recv" else decided
+
+    def _looping(self, node: Node) -> Condition:
+        frame = self.frames.of[node]
+        if frame not in self.regular:
+            return frozenset([node])
+        if node.op.name == "exit":
+            return self.running[frame.enters[0]]
+        return frozenset([("round", self.running[node])])
 
     def _merged(self, node: Node) -> Condition:
         """Both sides of one switch make a value that is alive wherever the switch is."""
@@ -164,20 +180,6 @@ class Conditions:
             if _opposite(a, b):
                 return a & b
         return frozenset([node])
-
-    def _exited(self, node: Node) -> Condition:
-        frame, decided = self.frames.of[node], self.running[node]
-        entered = {self.running.get(enter) for enter in frame.enters}
-        turning = {
-            self.running.get(value.node)
-            for merge, value in self.graph.back.items()
-            if self.frames.of.get(merge) is frame
-        }
-        if len(entered) == len(turning) == 1:
-            outside, again = entered.pop(), turning.pop()
-            if outside is not None and again is not None and _opposite(decided, again):
-                return outside
-        return frozenset([("exited", frame.name, decided)])
 
 
 _MOVING = ("enter", "exit", "merge", "loop_merge", "next_iteration", "recv")

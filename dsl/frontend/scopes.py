@@ -9,6 +9,7 @@ a scope remembers the contents that it replaced in storages from outside, so tha
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -70,6 +71,7 @@ def here() -> Location | None:
     return _locations[key]
 
 
+@functools.cache
 def _is_library(file: str) -> bool:
     return file.startswith(_LIBRARIES) or (
         file.startswith(_STANDARD) and "site-packages" not in file

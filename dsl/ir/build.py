@@ -139,7 +139,7 @@ class Builder:
 
     def note_sizes(self, value: Value) -> None:
         """Remember where the symbols in a value's shape can be read from."""
-        if isinstance(value.type, TensorType) and not value.type.is_static():
+        if isinstance(value.type, TensorType):
             for axis, dim in enumerate(value.type.shape):
                 if isinstance(dim, Dim) and symbols_of(dim) == [dim]:
                     self._shaped.setdefault(dim, (value, axis))

@@ -12,10 +12,11 @@ import numpy as np
 
 from dsl.errors import DslError, InternalError, UnsupportedError
 from dsl.ir.build import attr_symbols
+from dsl.ir.communicator import at_location
 from dsl.ir.dims import Dim, DimLike, substitute
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Attrs, Graph, Node, Value
-from dsl.ir.registry import PLACEMENT
+from dsl.ir.registry import PLACEMENT, Trait
 from dsl.ir.types import TensorType, bind_shape
 
 __all__ = ["apply_node", "interpret"]
@@ -68,6 +69,9 @@ def apply_node(
         with np.errstate(all="ignore"):
             if node.op.act is not None or node.op.begin is not None:
                 found = _act(node, attrs, data, environment)
+            elif node.op.has(Trait.COLLECTIVE):
+                with at_location(node.loc):
+                    found = node.op.numpy(*data, **attrs)
             else:
                 found = node.op.numpy(*data, **attrs)
     except DslError as error:

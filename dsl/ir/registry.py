@@ -48,10 +48,14 @@ class Trait(enum.Enum):
     CHECKED = "may raise for some data; never run unless the program would run it"
     DYNAMIC = "a dim of its result depends on data, so the type rule makes a fresh symbol"
     EFFECT = "ordered with other effects on the same resource"
+    COLLECTIVE = "other ranks take part: repeated wherever its result is computed again, and its derivative always happens"
     BLOCKING = "may wait for other steps or devices; run by an executor that can do something else meanwhile"
     CONTROL = "structured control flow: owns regions"
     FLAT = "part of the flat spelling of control flow: may see dead tokens"
     RANDOM = "a pure function of an explicit key"
+
+    # Enum's own is a Python function, and passes ask for traits a thousand times in a small graph.
+    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True)

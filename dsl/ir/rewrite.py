@@ -30,8 +30,8 @@ import numpy as np
 from dsl.errors import InternalError, ShapeError
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike, lower_bound, substitute, symbols_of
-from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.registry import Trait
+from dsl.ir.graph import Attrs, Graph, Node, Value
+from dsl.ir.registry import Op, Trait
 from dsl.ir.types import TensorType, is_inexact, is_integer
 
 __all__ = [
@@ -68,6 +68,7 @@ class Rewriter(Builder):
         self._values: dict[Value, Value] = dict(values or {})
         self._after: dict[Node, tuple[Node, ...]] = {}
         self._stand_ins: dict[Node, tuple[Node, ...]] = {}
+        self._adopted: list[Node] = []
         self._pinned = _pinned(graph)
         for param in graph.params:
             self.note_sizes(self._values.get(param, param))
@@ -120,7 +121,8 @@ class Rewriter(Builder):
         regions = node.regions
         if regions and self.nested:
             regions = tuple([rebuild(region, self._rewrite) for region in regions])
-        if inputs == node.inputs and controls == node.controls and _all_same(regions, node.regions):
+        same = regions is node.regions or _all_same(regions, node.regions)
+        if inputs == node.inputs and controls == node.controls and same:
             return node
         return _with(node, inputs, regions, controls)
 
@@ -134,16 +136,23 @@ class Rewriter(Builder):
     def adopt(self, node: Node) -> Node:
         """Take in a finished node: later nodes may share it and read sizes from it. Return it."""
         if not self.flat:
-            for symbol, value in zip(
-                node.dims, node.inputs[len(node.inputs) - len(node.dims) :], strict=True
-            ):
-                self.bind(symbol, value)
+            if node.dims:
+                sizes = node.inputs[len(node.inputs) - len(node.dims) :]
+                for symbol, value in zip(node.dims, sizes, strict=True):
+                    self.bind(symbol, value)
             for value in node.outputs:
                 self.note_sizes(value)
-            if node.op.has(Trait.PURE) and not node.regions:
-                attrs = tuple(sorted(node.attrs.items(), key=lambda kv: kv[0]))
-                self._interned.setdefault((node.op.name, node.inputs, attrs, node.controls), node)
+            if not node.regions and node.op.has(Trait.PURE):
+                self._adopted.append(node)
         return node
+
+    def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
+        """Add a node, or return one that was taken in. Those are made known only here: most rewrites add none."""
+        for old in self._adopted:
+            key = tuple(sorted(old.attrs.items(), key=lambda kv: kv[0]))
+            self._interned.setdefault((old.op.name, old.inputs, key, old.controls), old)
+        self._adopted.clear()
+        return super().node(op, inputs, attrs, **options)
 
     @cached_property
     def read(self) -> set[Value]:

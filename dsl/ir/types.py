@@ -115,6 +115,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     other turns out to be is checked when the program runs. Two dims neither of which is known that well are refused
     here: the frontend resolves them first with `broadcast_dim`.
     """
+    if len(set(shapes)) == 1:
+        return shapes[0]
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     try:

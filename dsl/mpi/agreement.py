@@ -12,7 +12,7 @@ from dsl.errors import DeadlineError, MismatchError
 from dsl.mpi.shared import transport
 from dsl.mpi.world import world
 
-__all__ = ["agree", "gather_bytes"]
+__all__ = ["agree", "gather_bytes", "wait"]
 
 
 def agree(what: str, text: str, timeout: float | None = None) -> None:
@@ -52,11 +52,12 @@ def gather_bytes(own: np.ndarray, what: str, timeout: float | None = None) -> np
     here = world()
     found = np.empty(own.size * here.size, np.uint8)
     request = here.control.Iallgather(np.ascontiguousarray(own), found)
-    _wait(request, what, timeout)
+    wait(request, what, timeout)
     return found
 
 
-def _wait(request: Any, what: str, timeout: float | None) -> None:
+def wait(request: Any, what: str, timeout: float | None) -> None:
+    """Wait for a request of MPI, while messages move; raise when the time is over or another rank has failed."""
     end = None if timeout is None else time.monotonic() + timeout
     while not request.Test():
         transport().poll()

@@ -18,6 +18,7 @@ from dsl.errors import UnsupportedError
 from dsl.ir.build import Builder
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import get_op
+from dsl.ir.rewrite import has_effect
 from dsl.ir.types import ValueType
 
 __all__ = ["Threaded", "hoist_reads", "thread_state", "variables_in"]
@@ -97,7 +98,8 @@ class _Walk:
             self._visit(node)
         results = [self.values.get(v, v) for v in self.graph.results]
         results += [self.current[name] for name in self.written]
-        effects = self._moved(self.graph.effects)
+        # A loop or branch that only touched variables has no effect any more.
+        effects = tuple(node for node in self._moved(self.graph.effects) if has_effect(node))
         return Graph(
             self.graph.name, (*self.graph.params, *self.params.values()), tuple(results), effects
         )

@@ -25,6 +25,7 @@ COLOURS = {
 _MARGIN, _BOX, _GAP, _LABEL, _AXIS = 8, 17, 10, 16, 22
 _LETTER = 6.1  # the width of a letter
 _NARROW = 0.4  # what cannot be seen
+_EDGE = 'stroke="#94a3b8" stroke-width="0.5"'
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def picture(events: Sequence[Event], seconds: float, width: int) -> str:
     depths = _depths(events)
     tops, height = _tops(events, depths)
     scale = _Scale(max([seconds, *(event.end for event in events)]), width, tops, depths)
-    size = f'width="{width}" height="{height + _AXIS + _LABEL:.0f}" viewBox="0 0 {width} {height + _AXIS + _LABEL:.0f}"'
+    bottom = height + _AXIS + _LABEL
+    size = f'width="{width}" height="{bottom:.0f}" viewBox="0 0 {width} {bottom:.0f}"'
     style = 'font-family="Menlo,Consolas,\'DejaVu Sans Mono\',monospace" font-size="10"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>',
@@ -101,7 +103,8 @@ def _boxes(events: Sequence[Event], scale: _Scale) -> Iterator[str]:
 
 def _box(event: Event, x: float, width: float, y: float) -> str:
     colour = COLOURS.get(event.kind, "#ffffff")
-    shape = f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{_BOX - 1}" rx="2" fill="{colour}" stroke="#94a3b8" stroke-width="0.5"/>'
+    size = f'x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{_BOX - 1}"'
+    shape = f'<rect {size} rx="2" fill="{colour}" {_EDGE}/>'
     return f"<g><title>{_xml(_hover(event))}</title>{shape}{_caption(event, x, width, y)}</g>"
 
 
@@ -119,7 +122,10 @@ def _hover(event: Event) -> str:
     lines = [f"{event.name} ({event.kind})", f"{shown_time(event.seconds)}  {event.line}".strip()]
     if event.bytes and event.seconds:
         lines.append(f"{1e-9 * event.bytes / event.seconds:.1f} GB/s")
-    lines += [f"{item.count:,} x {item.name}  {shown_time(item.seconds)}  {item.line}" for item in event.inside]
+    lines += [
+        f"{item.count:,} x {item.name}  {shown_time(item.seconds)}  {item.line}"
+        for item in event.inside
+    ]
     return "\n".join(lines)
 
 
@@ -143,7 +149,7 @@ def _axis(scale: _Scale, y: float) -> Iterator[str]:
 def _step(seconds: float) -> float:
     """Return a round number of seconds of which about eight are in the whole."""
     rough = max(seconds, 1e-9) / 8
-    unit = 10 ** math.floor(math.log10(rough))
+    unit = math.pow(10, math.floor(math.log10(rough)))
     return next((k * unit for k in (1, 2, 5) if k * unit >= rough), 10 * unit)
 
 
@@ -152,7 +158,8 @@ def _legend(events: Sequence[Event], y: float) -> Iterator[str]:
     present = {event.kind for event in events}
     for kind, colour in COLOURS.items():
         if kind in present:
-            yield f'<rect x="{x:.1f}" y="{y:.1f}" width="10" height="10" rx="2" fill="{colour}" stroke="#94a3b8" stroke-width="0.5"/>'
+            size = f'x="{x:.1f}" y="{y:.1f}" width="10" height="10"'
+            yield f'<rect {size} rx="2" fill="{colour}" {_EDGE}/>'
             yield f'<text x="{x + 14:.1f}" y="{y + 9:.1f}" fill="#334155">{kind}</text>'
             x += 26 + _LETTER * len(kind)
 

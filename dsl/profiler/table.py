@@ -113,7 +113,7 @@ def _ops(events: Sequence[Event], n: int) -> str:
     if not found:
         return ""
     busy = sum(cost.own for cost in found if cost.kind != "wait") or 1.0
-    rows = [("op", "line", "calls", "total", "self", "share", "GB/s")]
+    rows: list[tuple[str, ...]] = [("op", "line", "calls", "total", "self", "share", "GB/s")]
     rows += [_op(cost, busy) for cost in found[:n]]
     left = len(found) - n
     more = [f"… and {left} more"] if left > 0 else []
@@ -135,36 +135,41 @@ def _op(cost: Cost, busy: float) -> tuple[str, ...]:
     )
 
 
+_CALLS = ("call", "step", "part")
+
+
 def _functions(events: Sequence[Event]) -> str:
-    """One row for each function and each graph that sessions ran: where its time went."""
-    found: dict[tuple[str, str, str], list[float]] = {}
+    """One row for each function, each graph that sessions ran, and each device's part of one: where its time went."""
+    found: dict[tuple[str, str], list[float]] = {}
     around = parents(events)
     for k, event in enumerate(events):
-        if event.kind in ("call", "step"):
-            spent = found.setdefault((event.name, event.kind, event.line), [0, 0.0, 0.0, 0.0])
+        outer = event if event.kind in _CALLS else _call_of(k, events, around)
+        if outer is None:
+            continue
+        spent = found.setdefault((_label(outer), outer.line), [0, 0.0, 0.0, 0.0])
+        if outer is event:
             spent[0] += 1
             spent[1] += event.seconds
         elif event.kind in ("program", "compile"):
-            outer = _call_of(k, events, around)
-            if outer is not None:
-                key = outer.name, outer.kind, outer.line
-                spent = found.setdefault(key, [0, 0.0, 0.0, 0.0])
-                spent[2 if event.kind == "program" else 3] += event.seconds
-    if not found:
-        return ""
-    rows = [("function", "line", "calls", "total", "each", "programs", "compiling")]
-    for (name, kind, line), (calls, total, programs, compiling) in sorted(
-        found.items(), key=lambda item: -item[1][1]
-    ):
-        label = name if kind == "call" else f"{name} (step)"
-        times = (total, total / max(calls, 1), programs, compiling)
-        rows.append((_short(label), line, f"{calls:,.0f}", *map(shown_time, times)))
-    return "\n".join(_aligned(rows, left=2))
+            spent[2 if event.kind == "program" else 3] += event.seconds
+    rows: list[tuple[str, ...]] = [
+        ("function", "line", "calls", "total", "each", "programs", "compiling")
+    ]
+    for (label, line), (calls, total, *rest) in sorted(found.items(), key=lambda i: -i[1][1]):
+        times = map(shown_time, (total, total / max(calls, 1), *rest))
+        rows.append((_short(label), line, f"{calls:,.0f}", *times))
+    return "\n".join(_aligned(rows, left=2)) if found else ""
+
+
+def _label(event: Event) -> str:
+    if event.kind == "part":
+        return f"{event.name} on {event.row.partition(' ')[0]}"
+    return event.name if event.kind == "call" else f"{event.name} (step)"
 
 
 def _call_of(k: int, events: Sequence[Event], around: Sequence[int]) -> Event | None:
     while (k := around[k]) >= 0:
-        if events[k].kind in ("call", "step"):
+        if events[k].kind in _CALLS:
             return events[k]
     return None
 

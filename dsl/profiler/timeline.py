@@ -101,8 +101,10 @@ def _plain(record: Record, start: int, kind: str, row: str) -> Event:
 
 
 def _row(record: Record) -> str:
-    thread, device = ROWS[record.row]
-    return f"{device} ({thread})" if device else thread
+    thread, device = (name.replace("/rank:0/", "") for name in ROWS[record.row])
+    if not device:
+        return thread
+    return device if thread == f"dsl {device}" else f"{device} ({thread})"
 
 
 def _lanes(records: Sequence[Record]) -> Iterator[tuple[Record, str]]:

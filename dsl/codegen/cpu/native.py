@@ -290,7 +290,6 @@ class Callback:
                 words.result(value.type, np.asarray(array))
         return 0
 
-
     def _tell(self, address: int) -> int:
         """Take the times of a program with clocks, if somebody still wants them."""
         if events.LOG is not None:

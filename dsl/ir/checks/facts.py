@@ -25,6 +25,8 @@ class Facts:
 
     def sound(self) -> Iterator[Node]:
         """Yield the nodes that no rule has found wrong so far."""
+        if not self.broken:
+            return iter(self.nodes)
         return (node for node in self.nodes if node not in self.broken)
 
     @cached_property

@@ -170,7 +170,9 @@ def _parameters(op: Op) -> list[inspect.Parameter] | None:
         return None
     arrays = [name for name in op.signature.partition("->")[0].split(",") if name.strip()]
     fixed = sum(not name.strip().startswith("*") for name in arrays)
-    return [p for p in found[fixed:] if p.kind is not p.VAR_POSITIONAL]
+    spread = any(p.kind is p.VAR_POSITIONAL for p in found[:fixed])
+    rest = found if spread else found[fixed:]
+    return [p for p in rest if p.kind is not p.VAR_POSITIONAL]
 
 
 def _kinds_of(parameter: inspect.Parameter) -> Kinds:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,11 @@ def loop_dtypes(ufunc: np.ufunc, dtypes: tuple[np.dtype, ...]) -> tuple[np.dtype
 
 
 def _ufunc_type(ufunc: np.ufunc, inputs: Inputs, attrs: Attrs) -> tuple[TensorType, ...]:
+    return _ufunc_results(ufunc, inputs)
+
+
+@lru_cache(maxsize=1024)  # who builds a graph and who checks it ask for the same types again and again
+def _ufunc_results(ufunc: np.ufunc, inputs: Inputs) -> tuple[TensorType, ...]:
     name = ufunc.__name__
     types = operands(name, inputs, **dict.fromkeys(_operand_names(ufunc), ANY))
     given = tuple(type.dtype for type in types)

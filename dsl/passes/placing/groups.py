@@ -127,7 +127,8 @@ class Groups:
         if pair := conflict([*one.asked, *other.asked]):
             raise _disagreement("nodes that run on one device disagree", *pair)
         one.members += other.members
-        one.asked += other.asked
+        known = {request.name for request in one.asked}
+        one.asked += [request for request in other.asked if request.name not in known]
         one.request = _merged(one.asked)
         for member in other.members:
             self._groups[member] = one

@@ -1,0 +1,102 @@
+"""Counted loops whose body is one elementwise kernel: all trips on one block of points, then on the next.
+
+Each point of the carried arrays depends on that point alone, so trips and points may change places. A block stays in the
+first cache for many trips; a pass over whole arrays for each trip waits for memory. The trips are cut into shares, after
+each of which the program looks whether the user wants to interrupt it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from dsl.codegen.accesses import walk
+from dsl.codegen.arrays import Array
+from dsl.codegen.kernels import KernelEmitter
+from dsl.codegen.llvm import Value
+from dsl.codegen.memory import Slot
+from dsl.codegen.plan import Kernel, is_checked
+from dsl.ir import graph as ir
+
+if TYPE_CHECKING:
+    from dsl.codegen.region import Region
+
+__all__ = ["emit_repeats"]
+
+_FEW = 256  # points that are not worth it
+
+
+class Carried(Protocol):
+    """A carried value of a loop."""
+
+    param: ir.Value
+    result: ir.Value
+    home: Slot | None
+    sizes: dict[int, object]
+
+
+class Loop(Protocol):
+    """A loop that has begun: its carried values are at home."""
+
+    body: ir.Graph
+    carried: Sequence[Carried]
+
+    def enter(self, graph: ir.Graph, first: tuple[Value, ...]) -> Region: ...
+
+
+def emit_repeats(loop: Loop, trips: Value, poll: Callable[[], None]) -> bool:
+    """Emit the trips block by block, if that can be; return whether it was done."""
+    if not all(_stays(item) for item in loop.carried):
+        return False
+    inner = loop.enter(loop.body, (Value("0", "i64"),))
+    kernel = _only_kernel(inner)
+    if kernel is None or not _is_pointwise(kernel, loop):
+        return False
+    stores: dict[ir.Value, Array] = {}
+    for item in loop.carried:
+        assert item.home is not None
+        placed = inner.in_slot(item.home, item.result)
+        inner.bind(item.result, placed)
+        stores[item.result] = placed.array
+    emitter = KernelEmitter(inner, kernel, stores)
+    if not emitter.is_flat(_FEW):
+        return False
+    emitter.repeat(trips, lambda trip: inner.set_register(loop.body.params[0], trip), poll)
+    report = inner.program.report
+    report.in_place.extend((root.node.op.name, root.node.loc) for root in kernel.roots)
+    inner.mark = len(report.lines)
+    inner.note(kernel, inner.names)
+    return True
+
+
+def _stays(item: Carried) -> bool:
+    """Tell whether a carried value is an array of fixed size in memory of our own."""
+    return item.home is not None and item.home.kind == "block" and not item.sizes
+
+
+def _only_kernel(inner: Region) -> Kernel | None:
+    """Return the kernel that a body consists of."""
+    if inner.program.timer is not None or any(node.regions for node in inner.graph.nodes):
+        return None
+    statements = inner.planned().statements
+    if len(statements) != 1 or not isinstance(statements[0], Kernel):
+        return None
+    return statements[0]
+
+
+def _is_pointwise(kernel: Kernel, loop: Loop) -> bool:
+    """Tell whether each point is computed from the same point of the carried arrays, and everything that is, is carried."""
+    results = [item.result for item in loop.carried]
+    params = {item.param for item in loop.carried}
+    if kernel.inner or len(set(results)) < len(results) or set(results) != set(kernel.writes):
+        return False
+    return all(
+        root.value.shape == kernel.space
+        and not any(is_checked(e) for e in walk(root.expression))
+        and all(
+            e.index == root.index
+            for e in walk(root.expression)
+            if e.kind == "load" and (e.value in params or e.value in kernel.writes)
+        )
+        for root in kernel.roots
+    )

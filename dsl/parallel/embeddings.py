@@ -1,0 +1,144 @@
+"""Tables over ranks: rows are looked up and updated where they are, and only the rows that a step touches move.
+
+Rank k of n has the rows with `id % n == k` (`mod`), or a run of them (`div`: the first `rows % n` ranks have one more). A
+lookup partitions the ids by owner, sends them there, gathers, sends rows back and stitches them together in the order of
+the ids. All ranks call the methods together, each with ids of its own. What a step costs depends on its ids, not on the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dsl.config import config
+from dsl.errors import ConfigError, IndexTypeError, ShapeError
+from dsl.mpi.swap import swap
+from dsl.mpi.world import world
+from dsl.optim.optimizer import Optimizer
+from dsl.optim.rows import Rows
+
+__all__ = ["ShardedEmbedding", "div_shard", "mod_shard"]
+
+
+def mod_shard(ids: np.ndarray, rows: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the owner of each id and its row there, ids being dealt out one by one."""
+    return ids % ranks, ids // ranks
+
+
+def div_shard(ids: np.ndarray, rows: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the owner of each id and its row there, each owner having a run of ids."""
+    least, more = divmod(rows, ranks)
+    long = more * (least + 1)  # ids that are on ranks with one row more
+    behind = np.maximum(ids - long, 0)
+    small = max(least, 1)
+    owner = np.where(ids < long, ids // (least + 1), more + behind // small)
+    return owner, np.where(ids < long, ids % (least + 1), behind % small)
+
+
+_SHARDS: dict[str, Callable[[np.ndarray, int, int], tuple[np.ndarray, np.ndarray]]] = {
+    "mod": mod_shard, "div": div_shard,
+}  # fmt: skip
+
+
+class ShardedEmbedding:
+    """A table of `rows` vectors of a given width, spread over all ranks.
+
+    `init(ids)` returns the first values of rows, so that a table is the same however many ranks share it; by default small
+    numbers that depend on the id and the `seed`. `optimizer` updates the rows that a gradient names.
+    """
+
+    def __init__(
+        self, rows: int, width: int, *, optimizer: Optimizer | None = None, strategy: str = "mod",
+        dtype: Any = np.float32, init: Callable[[np.ndarray], np.ndarray] | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
+        if strategy not in _SHARDS:
+            raise ConfigError(f"strategy must be 'mod' or 'div', got {strategy!r}")
+        if rows < 1 or width < 1:
+            raise ConfigError(f"a table has rows and columns, got {rows} x {width}")
+        self.rows, self.width, self.strategy = rows, width, strategy
+        self.dtype, self.world = np.dtype(dtype), world()
+        own = self._owned()
+        first = init or (lambda ids: _small(ids, width, seed))
+        self.table = np.ascontiguousarray(first(own), self.dtype).reshape(len(own), width)
+        self.optimizer = optimizer
+        self.state = None if optimizer is None else optimizer.init(self.table)
+
+    def _owned(self) -> np.ndarray:
+        """Return the ids of the rows that are here, in order of their places."""
+        ids = np.arange(self.rows)
+        owner, place = _SHARDS[self.strategy](ids, self.rows, self.world.size)
+        own = ids[owner == self.world.rank]
+        return own[np.argsort(place[owner == self.world.rank], kind="stable")]
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def lookup(self, ids: Any) -> np.ndarray:
+        """Return the rows of ids, of any shape; the width is a new last axis."""
+        wanted = self._checked(ids)
+        flat = wanted.reshape(-1)
+        order, places = self._partition(flat)
+        asked = swap(places, "an embedding's lookup", config.mpi_timeout)
+        found = swap(
+            [self.table[rows] for rows in asked], "an embedding's rows", config.mpi_timeout
+        )
+        result = np.empty((len(flat), self.width), self.dtype)
+        result[order] = np.concatenate(found)
+        return result.reshape(*wanted.shape, self.width)
+
+    def update(self, ids: Any, gradients: Any) -> None:
+        """Give the optimiser the gradients of rows; those of equal ids, from all ranks, add up and count once."""
+        if self.optimizer is None:
+            raise ConfigError(
+                "the table has no optimizer", remedy="pass `optimizer=` when making it"
+            )
+        wanted = self._checked(ids)
+        values = np.asarray(gradients, self.dtype)
+        if values.shape != (*wanted.shape, self.width):
+            raise ShapeError(
+                f"gradients must have the shape {(*wanted.shape, self.width)}, got {values.shape}"
+            )
+        order, places = self._partition(wanted.reshape(-1))
+        rows = values.reshape(-1, self.width)[order]
+        cuts = np.cumsum([len(p) for p in places])[:-1]
+        what = "an embedding's update"
+        indices = np.concatenate(swap(places, what, config.mpi_timeout))
+        sent = np.concatenate(swap(np.split(rows, cuts), what, config.mpi_timeout))
+        if len(indices):
+            grads = Rows(indices, sent, self.table.shape)
+            self.optimizer.apply(grads, self.state, self.table)
+
+    def _checked(self, ids: Any) -> np.ndarray:
+        found = np.asarray(ids)
+        if found.size == 0:
+            return found.astype(np.int64)
+        if found.dtype.kind not in "iu":
+            raise IndexTypeError(f"ids must be integers, got {found.dtype}")
+        if found.min() < 0 or found.max() >= self.rows:
+            raise IndexError(f"ids must be from 0 to {self.rows - 1}")
+        return found.astype(np.int64)
+
+    def _partition(self, flat: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the positions of ids by owner, and for each owner the places of its rows."""
+        owner, place = _SHARDS[self.strategy](flat, self.rows, self.world.size)
+        order = np.argsort(owner, kind="stable")
+        counts = np.bincount(owner, minlength=self.world.size)
+        return order, np.split(place[order], np.cumsum(counts)[:-1])
+
+    # -- whole tables ---------------------------------------------------------------------------------------------------
+
+    def gather(self) -> np.ndarray:
+        """Return the whole table, on every rank."""
+        return self.lookup(np.arange(self.rows))
+
+
+def _small(ids: np.ndarray, width: int, seed: int) -> np.ndarray:
+    """Numbers between -0.05 and 0.05 that depend on id, column and seed alone."""
+    with np.errstate(over="ignore"):
+        x = ids.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
+        x = (x + np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
+        x ^= x >> np.uint64(31)
+        x *= np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(29)
+    return (x >> np.uint64(11)).astype(np.float64) / 2**53 * 0.1 - 0.05
