@@ -269,7 +269,9 @@ class Config:
         "Raise at the user's line that first made a NaN, in a function or its gradient.",
     )
     trace = Option(
-        PATH, None, "Directory that receives a timeline of what ran.", since="the profiler"
+        PATH,
+        None,
+        "File, or directory of one file per process, that receives a timeline of what ran.",
     )
 
     __slots__ = ("_environment", "_lock", "_overrides", "_updates", "_watchers")

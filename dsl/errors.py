@@ -12,8 +12,9 @@ from typing import Protocol
 __all__ = [
     "AbortedError", "AliasError", "BranchError", "CancelledError", "CheckpointError", "ConfigError", "ConversionError",
     "CorruptCheckpointError", "DeadlineError", "DeviceError", "DslError", "GradientError", "IndexTypeError", "InternalError",
-    "LeakError", "LoopTypeError", "MissingAttributeError", "MissingCheckpointError", "NanError", "NonConcreteError", "OutOfRangeError", "ParseError", "ShapeError",
-    "SourceError", "StaticArgumentError", "TypeRuleError", "UndefinedError", "UnsupportedError", "VerifyError",
+    "LeakError", "LoopTypeError", "MissingAttributeError", "MissingCheckpointError", "NanError",
+    "NonConcreteError", "OutOfRangeError", "ParseError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError",
+    "UndefinedError", "UnsupportedError", "VerifyError",
 ]  # fmt: skip
 
 

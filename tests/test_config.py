@@ -65,7 +65,7 @@ def test_an_option_is_documented_with_an_example(name: str) -> None:
 
 def test_options_not_read_yet_say_what_will_read_them() -> None:
     later = {name: option.since for name, option in OPTIONS.items() if option.since}
-    assert later == {"trace": "the profiler"}
+    assert later == {}
 
 
 # --- Where a value comes from --------------------------------------------------------------------

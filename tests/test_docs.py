@@ -54,6 +54,14 @@ def test_user_kernels_work_as_shown(bless: bool) -> None:
     assert check_page(DOCS / "user-kernels.md", bless=bless) >= 8
 
 
+def test_devices_do_what_their_page_shows(bless: bool) -> None:
+    assert check_page(DOCS / "devices.md", bless=bless) == 2
+
+
+def test_profiling_works_as_shown(bless: bool) -> None:
+    assert check_page(DOCS / "profiling.md", bless=bless) == 3
+
+
 def test_native_code_does_what_its_page_shows(bless: bool) -> None:
     assert check_page(DOCS / "native-code.md", bless=bless) >= 8
 

@@ -6,6 +6,7 @@ Every rule is tried with the token machine, which is the oracle, and with the ex
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from random_graphs import graphs
 from test_program_graphs import check, graph_and_inputs, outcome
-from test_programs import rows
+from test_programs import check_same, narrowest, rows
 from test_tokens import BRANCHES, COUNT, LATE, NESTED, SELECT, Log, loop, pair
 
 from dsl.codegen.cpu import memory
@@ -30,6 +31,7 @@ from dsl.ir.token_machine import DEAD, run_tokens
 from dsl.passes.lower_control import lower_control
 
 Machine = Callable[..., list[Any]]
+PROGRAMS = int(os.environ.get("DSL_TEST_PROGRAMS", "12"))  # one program in so many is run
 
 
 def oracle(graph: Graph, args: Any, *, parallel_iterations: int = 10, **options: Any) -> list[Any]:
@@ -263,7 +265,9 @@ def test_the_types_of_arguments_are_checked(machine):
     text = "graph @g(%x: f64[n], %y: f64[n]) -> (f64[n]) { %0 = add(%x, %y) : f64[n] return %0 }"
     with pytest.raises(TypeError, match=r"argument 1: expected f64\[n\], got an array of int64"):
         run(machine, text, [1.0], [1])
-    with pytest.raises(ValueError, match=r"argument 1: expected f64\[n\], got an array of shape \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"argument 1: expected f64\[n\], got an array of shape \(2,\)"
+    ):
         run(machine, text, [1.0], [1.0, 2.0])
 
 
@@ -372,9 +376,7 @@ def test_an_invariant_that_another_device_sends_late(machine, parallel):
     meeting, log = Meeting(), Log()
     meeting.later(0.05, [(("k", ()), np.int64(5))])
     environment = Environment(rendezvous=meeting)
-    found = run(
-        machine, text, 6, environment=environment, parallel_iterations=parallel, trace=log
-    )
+    found = run(machine, text, 6, environment=environment, parallel_iterations=parallel, trace=log)
     assert found == [6, 30]
     entered = [k for k, (op, _, _) in enumerate(log.entries) if op == "enter"]
     begun = {tag[0] for op, tag, _ in log.entries[: entered[-1]] if op == "loop_merge"}
@@ -614,7 +616,9 @@ def test_branches_with_loops_on_two_devices(machine):
     for taken, expected in ((True, 8), (False, 9)):
         meeting = Meeting()
         environment = Environment(rendezvous=meeting, timeout=20)
-        other = threading.Thread(target=run, args=(machine, b, 1), kwargs={"environment": environment})
+        other = threading.Thread(
+            target=run, args=(machine, b, 1), kwargs={"environment": environment}
+        )
         other.start()
         step = 2 if taken else 3
         assert run(machine, a, taken, 0, 7, step, environment=environment) == [expected]
@@ -788,25 +792,33 @@ def test_eight_threads_run_one_executor(machine):
 # -- agreement ------------------------------------------------------------------------------------------------------
 
 
+def check_close(found: Any, expected: Any) -> None:
+    """The same outcome; floats to a few ulps, since compiled sums are taken in another order."""
+    assert found[0] == expected[0], (found, expected)
+    if expected[0] == "returned":
+        check_same(found[1:], expected[1:], "results", narrowest(expected[1]))
+
+
 def agree(graph: Graph, flat: Graph, args: list[Any], parallel: int) -> None:
+    """Interpreter, oracle and executor give the same for a graph and its flat spelling, run after run."""
     expected = outcome(lambda: interpret(graph, args))
-    options = {"parallel_iterations": parallel}
-    check(outcome(lambda: run_tokens(flat, args, **options)), expected, any_error=True)
-    for cluster in (True, False):
-        executor = Executor(flat, cluster=cluster, **options)
+    check(outcome(lambda: run_tokens(flat, args, parallel_iterations=parallel)), expected, True)
+    made = [Executor(flat, parallel_iterations=parallel), Executor(graph)]
+    if len(flat.nodes) < 60:  # else there is much to compile
+        made.append(Executor(flat, cluster=False, parallel_iterations=parallel))
+    for executor in made:
         for _ in range(2):
-            check(outcome(lambda e=executor: e.run(args)), expected, any_error=True)
-    check(outcome(lambda: Executor(graph).run(args)), expected, any_error=True)
+            check_close(outcome(lambda e=executor: e.run(args)), expected)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graphs())
 def test_random_graphs(drawn):
     graph, args = drawn
     agree(graph, lower_control(graph), args, 1 + len(graph.text) % 4)
 
 
-@pytest.mark.parametrize(("function", "make"), rows())
+@pytest.mark.parametrize(("function", "make"), rows()[::PROGRAMS])
 def test_programs(function, make):
     lowered, inputs = graph_and_inputs(function, make)
     flat = lowered.graph("lowered")

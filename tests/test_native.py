@@ -1005,6 +1005,102 @@ def test_calls_leak_nothing(function: Program, args: tuple[Any, ...]) -> None:
     assert level() == before
 
 
+# -- loops that change places with their points ----------------------------------------------------------------------
+
+
+def converges(x, steps):
+    root, count = np.ones_like(x), np.zeros(x.shape, np.int32)
+    for _ in range(steps):
+        moving = np.abs(root * root - x) > 1e-9 * x
+        root = np.where(moving, (root + x / root) / 2, root)
+        count += moving
+    return root, count
+
+
+def counts_trips(x, steps):
+    y = np.zeros_like(x)
+    for k in range(steps):
+        y = np.where(x > k, y + k, y)
+    return y
+
+
+def changes_places(x, steps):
+    a, b = x, x + 1
+    for _ in range(steps):
+        a, b = b, a + 0.5
+    return a, b
+
+
+def fibonacci(x, steps):
+    a, b = x, x + 1
+    for _ in range(steps):
+        a, b = b % 1000, (a + b) % 1000
+    return a, b
+
+
+def passes_one_on(x, steps):
+    first, second, third = x, x * 2, x * 3
+    for _ in range(steps):
+        first, second, third = np.cos(third), first - second, third
+    return first, second, third
+
+
+def reads_a_neighbour(x, steps):
+    y = x
+    for _ in range(steps):
+        y = np.roll(y, 1) * 0.5 + x
+    return y
+
+
+def reads_across(x, steps):
+    y = x
+    for _ in range(steps):
+        y = y * 0.5 + x.T
+    return y
+
+
+def adds_a_row(x, steps):
+    y = x
+    for _ in range(steps):
+        y = y * 0.5 + x[:1] + x[:, :1]
+    return y
+
+
+def changes_its_argument(x, steps):
+    for _ in range(steps):
+        x[...] = x * 0.5 + 1
+
+
+REPEATS = (converges, counts_trips, changes_places, fibonacci, passes_one_on, reads_a_neighbour,
+           reads_across, adds_a_row, changes_its_argument)  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [0, 1, 64, 65, 150])
+@pytest.mark.parametrize("function", REPEATS)
+def test_loops_of_elementwise_trips(function: Program, steps: int) -> None:
+    for size in (1, 7, 40):  # the last are compiled for any size
+        check(function, np.abs(numbers(size, size)) + 0.1, steps, aliases=False)
+
+
+@pytest.mark.parametrize("function", REPEATS)
+def test_loops_of_elementwise_trips_for_sizes_known_and_unknown(function: Program) -> None:
+    compiled = dsl.jit(function)
+    for size in (33, 34, 70, 1):
+        x = np.abs(numbers(size, size)) + 0.1
+        plain, mine = x.copy(), x.copy()
+        check_same(compiled(mine, 100), function(plain, 100), f"size {size}")
+        check_same(mine, plain, "the argument")
+
+
+def test_loops_of_elementwise_trips_have_the_same_bits_for_any_threads() -> None:
+    compiled, x = dsl.jit(converges), np.abs(numbers(300, 301)) + 0.1
+    found = []
+    for threads in (1, 2, 4):
+        with dsl.num_threads(threads):
+            found.append([part.tobytes() for part in compiled(x, 80)])
+    assert found[0] == found[1] == found[2]
+
+
 def test_results_own_their_memory() -> None:
     compiled = dsl.jit(returned_twice)
     results = [compiled(np.full(100, float(k))) for k in range(20)]

@@ -113,7 +113,7 @@ GPU_ONLY = '%y = sin(%x) {device="cuda:0"} : f64[]\n %z = cos(%y) {device="cpu:1
 
 def test_a_device_that_is_not_there_is_an_error_that_lists_those_that_are() -> None:
     message = r"(?s)`sin` asks for the device 'cuda:0', which is not there; the devices are /rank:0/cpu:0, /rank:0/cpu:1"
-    with pytest.raises(DeviceError, match=message + ".*user.py.*line 1.*place softly"):
+    with pytest.raises(DeviceError, match=message + ".*user.py.*line 1.*soft_placement=True"):
         place(graph(GPU_ONLY), TWO)
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dsl.autodiff.batching_rules.comm import sends
 from dsl.autodiff.batching_rules.table import refusal, rule_of
 from dsl.autodiff.region import is_known
 from dsl.ir.algebra import Algebra
@@ -98,7 +99,7 @@ class Batching(Algebra):
         count = len(node.data_inputs)
         self._learn_dims(node, inputs[count:], batched[count:])
         resized = self._resized(node)
-        if any(batched):
+        if any(batched) or sends(node):
             rule = rule_of(node.op)
             outputs, flags = rule(self, resized, inputs[:count], batched[:count], self.size)
         else:

@@ -51,7 +51,7 @@ class Reverse:
         wanted: Sequence[bool], *, looping: bool = False, segmented: bool = False, effects: bool = True,
     ) -> None:  # fmt: skip
         self.graph, self.builder, self.looping, self.segmented = graph, builder, looping, segmented
-        self.effects = effects
+        self.effects, self.in_place = effects, args is graph.params  # then nodes stay where they are
         self.flow = Flow(graph, active, wanted)
         self.values: dict[Value, Value] = dict(zip(graph.params, args, strict=True))
         self.steps: dict[Node, Step] = {}
@@ -71,8 +71,9 @@ class Reverse:
             step = self.steps[node] = step_of(self, node)
             outputs = step.outputs
         else:
-            made = self.made[node] = copy_node(
-                self.builder, node, self.values, effects=self.effects
+            stays = self.in_place and node.op.has(Trait.EFFECT)
+            made = self.made[node] = (
+                node if stays else copy_node(self.builder, node, self.values, effects=self.effects)
             )
             outputs = made.outputs
         self.values.update(zip(node.outputs, outputs, strict=True))

@@ -20,6 +20,7 @@ from dsl.codegen.places import contiguous_copy
 from dsl.codegen.report import ErrorSite
 from dsl.ir import graph as ir
 from dsl.ir.dims import Dim, DimLike, symbols_of
+from dsl.ir.registry import Trait
 from dsl.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _callback(region: Region, node: ir.Node) -> None:
     fn, program = region.fn, region.program
     program.callbacks.append(node)
     program.note_failure()
-    if node.op.name not in ("assert", "print"):  # those only put words together in Python
+    if not node.op.has(Trait.EFFECT):  # prints and the like are Python's in any case
         program.report.fallbacks.append((node.op.name, node.loc))
     words = _Words(fn, node)
     for value in node.inputs:

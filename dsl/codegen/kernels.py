@@ -42,6 +42,7 @@ _BLOCK = 32  # side of a tile when a transposed array is read
 _CHUNK = 4096  # elements that one partial result covers, at least
 _CHUNKS = 512  # partial results, at most
 _TRIPS = 64  # of a loop, made on one block of points before the next
+_MOVING = 64  # points of a block that is done when none of them moves
 _BLOCK_BYTES = 32 * 1024  # of such a block; results that take their operand's place count twice
 _STREAMS = 4  # places of a chunk that are read at once: memory gives a third more than for one
 _STACK = 16 * 1024  # bytes of scratch on the stack; more comes from the allocator
@@ -462,33 +463,52 @@ class KernelEmitter:
         return len(groups) == 1 and self.elements_of(groups) >= points
 
     def repeat(
-        self, trips: Value, start: Callable[[Value], None], finish: Callable[[], None]
-    ) -> None:
+        self, trips: Value, start: Callable[[Value], None], finish: Callable[[], None], moving: Expression | None
+    ) -> None:  # fmt: skip
         """Apply a flat map again and again, a block of points at a time.
 
-        `start` is told the number of each trip; `finish` is called in the program after a share of the trips.
+        `start` is told the number of each trip; `finish` is called in the program after a share of the trips. Where
+        `moving` is false, no later trip changes anything: a block of such points is done.
         """
         host, self.group = self.host.fn, self.new_group()
         (group,) = self.merged(range(len(self.kernel.variables)))
-        expressions = [root.expression for root in self.kernel.roots]
-        count, block = self.extent(host, group), self.block()
+        count, block = self.extent(host, group), self.block() if moving is None else _MOVING
 
         def body(fn: Function, lo: Operand, hi: Operand) -> None:
             evaluator = self.own_fetch(self.evaluator(fn))
-            low_trip, high_trip = fn.use(first), fn.use(last)
+            trip, end = fn.variable("i64"), fn.use(last)
             with fn.loop(lo, hi) as at:
                 low = fn.mul(at, block)
                 high = fn.minimum(fn.add(low, block), count)
-                with fn.loop(low_trip, high_trip) as trip, evaluator.scope():
-                    start(trip)
-                    point = partial(self.store_point, evaluator)
-                    self.nest(evaluator, [group], point, hoist=expressions, first=(low, high))
+                trip.set(fn.use(first))
+                with fn.while_(lambda: fn.compare("slt", trip.get(), end)), evaluator.scope():
+                    start(trip.get())
+                    done = self.trip(evaluator, group, (low, high), moving)
+                    trip.set(fn.select(done, end, fn.add(trip.get(), 1)))
 
         with host.loop(0, trips, _TRIPS) as first:
             last = host.as_value(host.minimum(host.add(first, _TRIPS), trips), "i64")
             work = self.cost(self.kernel.stages) * block * _TRIPS
             self.parallel(ceil_div(host, count, block), work, body)
             finish()
+
+    def trip(
+        self, evaluator: Evaluator, group: list[int], ends: tuple[Operand, Operand], moving: Expression | None
+    ) -> Value:  # fmt: skip
+        """Apply a map to a block of points once; return whether no further trip changes it."""
+        fn = evaluator.fn
+        any_moves = fn.variable("i1", Value("false", "i1"))
+
+        def point() -> None:
+            self.store_point(evaluator)
+            if moving is not None:
+                moves = evaluator.value(moving)
+                assert isinstance(moves, Value)
+                any_moves.set(fn.either(any_moves.get(), moves))
+
+        expressions = [root.expression for root in self.kernel.roots]
+        self.nest(evaluator, [group], point, hoist=expressions, first=ends)
+        return Value("false", "i1") if moving is None else fn.invert(any_moves.get())
 
     def block(self) -> int:
         """Return for how many points all arrays of a map fit into half of the first cache."""

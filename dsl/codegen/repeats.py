@@ -3,6 +3,9 @@
 Each point of the carried arrays depends on that point alone, so trips and points may change places. A block stays in the
 first cache for many trips; a pass over whole arrays for each trip waits for memory. The trips are cut into shares, after
 each of which the program looks whether the user wants to interrupt it.
+
+Often a mask tells which points go on: `z = where(inside, z * z + c, z); count += inside`. Where it is false nothing
+changes, so it is false in all later trips, and a block without a point that goes on is done.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dsl.codegen.accesses import walk
 from dsl.codegen.arrays import Array
+from dsl.codegen.expressions import Expression
 from dsl.codegen.kernels import KernelEmitter
 from dsl.codegen.llvm import Value
 from dsl.codegen.memory import Slot
@@ -61,7 +65,9 @@ def emit_repeats(loop: Loop, trips: Value, poll: Callable[[], None]) -> bool:
     emitter = KernelEmitter(inner, kernel, stores)
     if not emitter.is_flat(_FEW):
         return False
-    emitter.repeat(trips, lambda trip: inner.set_register(loop.body.params[0], trip), poll)
+    number = loop.body.params[0]
+    moving = _moving(kernel, loop, number)
+    emitter.repeat(trips, lambda trip: inner.set_register(number, trip), poll, moving)
     report = inner.program.report
     report.in_place.extend((root.node.op.name, root.node.loc) for root in kernel.roots)
     inner.mark = len(report.lines)
@@ -100,3 +106,24 @@ def _is_pointwise(kernel: Kernel, loop: Loop) -> bool:
         )
         for root in kernel.roots
     )
+
+
+def _moving(kernel: Kernel, loop: Loop, number: ir.Value) -> Expression | None:
+    """Return the mask without which a point stays as it is for ever, if there is one."""
+    params = {item.result: item.param for item in loop.carried}
+    if any(e.value is number for root in kernel.roots for e in walk(root.expression)):
+        return None
+    masks = {_mask(root.expression, params[root.value]) for root in kernel.roots}
+    return masks.pop() if len(masks) == 1 else None
+
+
+def _mask(e: Expression, own: ir.Value) -> Expression | None:
+    """Return the mask of `where(mask, new, own)`, or of `own + mask` for integers."""
+    name = e.node.op.name if e.node is not None else ""
+    if name == "where" and e.args[2].value is own:
+        return e.args[0]
+    if name == "add" and e.dtype.kind in "iu" and e.args[0].value is own:
+        cast = e.args[1]
+        if cast.node is not None and cast.node.op.name == "cast" and cast.args[0].dtype.kind == "b":
+            return cast.args[0]
+    return None

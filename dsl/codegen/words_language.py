@@ -9,7 +9,7 @@ In: functions in the restricted Python below, read from their source. Out: a mod
 | arithmetic | `+ - * & \\| ^ << ~ -`, wrapping; `//`, `%` and `>>` are unsigned |
 | comparisons | signed; `and`, `or` and `not` in conditions, evaluated only as far as needed |
 | memory | `a[i]` is the word at address `a + 8 * i`, to be read, assigned and augmented |
-| statements | assignment, `if`, `while`, `for … in range(…)`, `break`, `continue`, `return`, `pass`, expressions |
+| statements | assignment, `if`, `while`, `for … in range(…)` or `records(…)`, `break`, `continue`, `return`, `pass`, expressions |
 | calls | of functions of the same module, and of the intrinsics below |
 
 Variables are local and begin as 0. A function that ends without `return` returns 0. Type annotations are ignored:
@@ -30,7 +30,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -38,7 +38,7 @@ from dsl.codegen.llvm import Function, Module, Value, Variable
 from dsl.errors import InternalError
 
 __all__ = [
-    "Word", "atomic_add", "call_program", "compile_module", "compile_source", "copy_words", "external", "rarely",
+    "Word", "atomic_add", "call_program", "compile_module", "compile_source", "copy_words", "external", "rarely", "records",
 ]  # fmt: skip
 
 Word = Any
@@ -68,6 +68,11 @@ def external(name: str, *args: Word) -> Word:
     raise NotImplementedError
 
 
+def records(first: Word, count: Word, size: Word) -> Iterator[Word]:
+    """In a `for` loop: the addresses of so many records of `size` bytes, one after the other."""
+    raise NotImplementedError
+
+
 def rarely(condition: Word) -> Word:
     """A condition that seldom holds."""
     raise NotImplementedError
@@ -77,7 +82,7 @@ def rarely(condition: Word) -> Word:
 
 
 def compile_module(module: ModuleType, exports: Sequence[str]) -> str:
-    """Return the IR of the functions of a Python module that come after its assignment to `exports`, or all."""
+    """Return the IR of the functions of a Python module, in which there are no others."""
     return compile_source(module.__name__, inspect.getsource(module), vars(module), exports)
 
 
@@ -127,7 +132,9 @@ class _Compiler:
     def refuse(self, node: ast.AST, why: str) -> NoReturn:
         line = getattr(node, "lineno", 0)
         text = ast.unparse(node)
-        raise InternalError(f"{self.f.module.name}, line {line}, in {self.node.name}: {why}: {text}")
+        raise InternalError(
+            f"{self.f.module.name}, line {line}, in {self.node.name}: {why}: {text}"
+        )
 
     def variable(self, name: str) -> Variable:
         if name not in self.variables:
@@ -198,12 +205,10 @@ class _Compiler:
         self.f.continue_in(after)
 
     def count(self, node: ast.For) -> None:
-        if not (isinstance(node.target, ast.Name) and _is_call(node.iter, "range")):
-            self.refuse(node, "a for loop counts over a range")
-        assert isinstance(node.iter, ast.Call)
-        bounds = [self.value(arg) for arg in node.iter.args]
-        first, last = (self.f.as_value(0, "i64"), *bounds)[-2:] if len(bounds) < 3 else bounds[:2]
-        step = bounds[2] if len(bounds) == 3 else self.f.as_value(1, "i64")
+        counts = _is_call(node.iter, "range") or _is_call(node.iter, "records")
+        if not (isinstance(node.target, ast.Name) and counts):
+            self.refuse(node, "a for loop counts over a range, or over records")
+        first, last, step = self.bounds(node.iter)
         index = self.variable(node.target.id)
         index.set(first)
         head, body, more, after = (self.f.label(stem) for stem in ("for", "do", "more", "done"))
@@ -214,6 +219,15 @@ class _Compiler:
         index.set(self.f.binary("add", index.get(), step))
         self.f.branch(head)
         self.f.continue_in(after)
+
+    def bounds(self, call: Any) -> tuple[Value, Value, Value]:
+        """Return the first and last values of a loop variable, the latter exclusive, and the step."""
+        given = [self.value(arg) for arg in call.args]
+        if call.func.id == "records":
+            first, count, size = given
+            return first, self.f.binary("add", first, self.f.binary("mul", count, size)), size
+        zero, one = (self.f.as_value(k, "i64") for k in (0, 1))
+        return (zero, given[0], one) if len(given) == 1 else (given[0], given[1], (*given, one)[2])
 
     def repeat(self, node: ast.While | ast.For, body: str, again: str, after: str) -> None:
         if node.orelse:

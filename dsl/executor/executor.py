@@ -81,7 +81,10 @@ class Executor:
         if len(args) != len(params):
             raise InternalError(f"{self.graph.name} takes {len(params)} arguments, got {len(args)}")
         sizes: dict[Dim, int] = {}
-        return [_checked(arg, param.tensor, sizes, k) for k, (arg, param) in enumerate(zip(args, params))]
+        return [
+            _checked(arg, param.tensor, sizes, k)
+            for k, (arg, param) in enumerate(zip(args, params))
+        ]
 
 
 def _checked(arg: Any, type: TensorType, sizes: dict[Dim, int], k: int) -> np.ndarray:
@@ -91,4 +94,3 @@ def _checked(arg: Any, type: TensorType, sizes: dict[Dim, int], k: int) -> np.nd
     if not bind_shape(type.shape, array.shape, sizes):
         raise ShapeError(f"argument {k}: expected {type}, got an array of shape {array.shape}")
     return np.ascontiguousarray(array).reshape(array.shape)
-

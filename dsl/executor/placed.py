@@ -63,16 +63,16 @@ class _Placed:
 
     def __init__(self, graph: Graph, devices: Sequence[Cpu], soft: bool, parallel: int) -> None:
         self.devices = {str(device.name): device for device in devices}
-        placed = place(
-            lower_spanning(graph), [d.name for d in devices], soft=soft, costs=measured(graph)
-        )
+        lowered = lower_spanning(graph)
+        placed = place(lowered, [d.name for d in devices], soft=soft, costs=measured(lowered))
         self.partition: Partition = partition(placed)
         self.runners: Mapping[Graph, Runner] = {
             part.graph: runner_of(part.graph, parallel) for part in self.partition.parts.values()
         }
 
     def run(self, args: Sequence[Any], environment: Environment) -> list[Any]:
-        return run_parts(self.partition, args, self.devices, self._run_one, environment)
+        found: list[Any] = run_parts(self.partition, args, self.devices, self._run_one, environment)
+        return found
 
     def _run_one(
         self, graph: Graph, args: Sequence[Any], environment: Environment

@@ -30,7 +30,9 @@ from dsl.ir.token_machine import DEAD, Tag, Trace
 
 __all__ = ["Step"]
 
-BUDGET = 10_000_000  # ns that the core runs before Python looks at signals, the deadline and who cancels
+BUDGET = (
+    10_000_000  # ns that the core runs before Python looks at signals, the deadline and who cancels
+)
 _WAIT = 0.02  # s between two looks while the step waits
 
 
@@ -127,7 +129,10 @@ class Step:
             if begin is not None and handed.program is None:
                 environment = self.environment
                 self.waiting.add(
-                    handed, unit, iteration, lambda done: begin(environment, node.attrs, inputs, done)
+                    handed,
+                    unit,
+                    iteration,
+                    lambda done: begin(environment, node.attrs, inputs, done),
                 )
             else:
                 self._give(handed, unit, iteration, self._apply(handed, inputs))
@@ -295,7 +300,9 @@ class _Waiting:
         if self.cancelled is not None and self.cancelled():
             raise CancelledError("the step was cancelled")
         if self.deadline is not None and time.monotonic() > self.deadline:
-            names = ", ".join(sorted({handed.unit.node.op.name for handed, *_ in self.open.values()}))
+            names = ", ".join(
+                sorted({handed.unit.node.op.name for handed, *_ in self.open.values()})
+            )
             waits = f"; it waits for {names}" if names else ""
             raise DeadlineError(f"the step is not done after {self.timeout:g} s{waits}")
 

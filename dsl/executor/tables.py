@@ -7,7 +7,6 @@ addresses relative to the start, which are made absolute at the end.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,8 +18,9 @@ from dsl.errors import UnsupportedError
 from dsl.executor.frames import Frames, StaticFrame
 from dsl.executor.programs import Program, Programs
 from dsl.executor.programs import layout as program_layout
-from dsl.executor.units import Unit, is_inlined, is_preset, make_units
+from dsl.executor.units import Unit, is_preset, make_units
 from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.registry import Trait
 from dsl.ir.types import TensorType
 
 __all__ = ["Handed", "Plan", "Slot", "make_plan"]
@@ -66,7 +66,6 @@ class Plan:
     handed: dict[int, Handed]  # by the address of the unit
     by_address: dict[int, Unit]
     programs: dict[Unit, Program]
-    constants: list[np.ndarray]
 
 
 def token_words(type: TensorType) -> int:
@@ -130,7 +129,6 @@ class _Tables:
         self.readers: dict[Value, list[tuple[_Placed, int]]] = {}
         self.waiters: dict[Unit, list[_Placed]] = {}
         self.at: dict[Unit, int] = {}
-        self.constants: list[np.ndarray] = []
         self.fetches: dict[Value, Slot] = {}
         self.fetch_words = 1
 
@@ -162,7 +160,7 @@ class _Tables:
         return Plan(
             self.graph, self.units, words, address, list(self.areas), params, feeds, self.fetches,
             self.fetch_words, self.handed(address), by_address,
-            {p.unit: p.program for p in self.placed.values() if p.program is not None}, self.constants,
+            {p.unit: p.program for p in self.placed.values() if p.program is not None},
         )  # fmt: skip
 
     # -- places ----------------------------------------------------------------------------------------------------
@@ -181,9 +179,7 @@ class _Tables:
                 Slot(v.tensor, slots + p.word)
                 for v, p in zip(unit.inputs, placing.params, strict=True)
             ]
-            outputs = [
-                Slot(unit.outputs[k].tensor, place.word) for place, k in placing.results
-            ]
+            outputs = [Slot(unit.outputs[k].tensor, place.word) for place, k in placing.results]
             words = placing.words
         else:
             shared = kind == Kind.MERGE
@@ -253,9 +249,7 @@ class _Tables:
 
     def write_unit(self, placed: _Placed, frames: int) -> None:
         unit, program = placed.unit, placed.program
-        owners = [
-            slot.word + owner_word(slot.type) for slot in placed.inputs if slot.type.rank
-        ]
+        owners = [slot.word + owner_word(slot.type) for slot in placed.inputs if slot.type.rank]
         if placed.kind == Kind.MERGE:
             owners = owners[:1]
         waiters = self.waiters.get(unit, [])
@@ -266,8 +260,8 @@ class _Tables:
             SLOTS=placed.slots, OWNERS=self.write_list(owners), OWNER_COUNT=len(owners),
             OUTPUTS=self.write_outputs(list(zip(unit.outputs, placed.outputs, strict=True))),
             OUTPUT_COUNT=len(unit.outputs), WAITERS=self.write_readers([(w, 0) for w in waiters]),
-            WAITER_COUNT=len(waiters), NUMBER=unit.number, INDEX=self.index(placed),
-            FRAME=frames + 8 * 0 + layout.Frame.SIZE * self.areas[self.frames.after(unit.node)].number,
+            WAITER_COUNT=len(waiters), INDEX=self.index(placed),
+            FRAME=frames + layout.Frame.SIZE * self.areas[self.frames.after(unit.node)].number,
             PROGRAM=native.address if native is not None else 0,
             IS_LONG=int(native.spec.release_gil) if native is not None else 0,
             CALLBACK=id(callback) if callback is not None else 0,
@@ -347,11 +341,10 @@ class _Tables:
         return start, len(outputs), params, np.array(feeds or [0], np.int64)
 
     def constant_words(self, node: Node) -> list[int]:
-        array = np.ascontiguousarray(node.attrs["value"].array).reshape(node.output.shape)
+        array = node.attrs["value"].array  # in C order, and lives as long as the graph
         if not array.ndim:
             padded = array.tobytes().ljust(16, b"\0")
             return [int.from_bytes(padded[k : k + 8], "little", signed=True) for k in (0, 8)]
-        self.constants.append(array)
         return [array.ctypes.data, *array.shape, *([0] * array.ndim)]
 
     def point_constant(self, node: Node, word: int) -> None:
@@ -412,8 +405,6 @@ def _initial(placed: _Placed) -> int:
 
 
 def _has_effect(unit: Unit) -> bool:
-    from dsl.ir.registry import Trait
-
     return any(n.op.has(Trait.EFFECT) or any(r.effects for r in n.regions) for n in unit.nodes)
 
 
@@ -421,6 +412,3 @@ def _tensor(value: Value) -> TensorType:
     if not isinstance(value.type, TensorType):
         raise UnsupportedError(f"the executor runs tensors, not values of type {value.type}")
     return value.type
-
-
-_ = ctypes, is_inlined

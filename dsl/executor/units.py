@@ -93,7 +93,9 @@ def make_units(graph: Graph, frames: Frames, cluster: bool) -> list[Unit]:
         units.setdefault(key, Unit(frames.of[node], [])).nodes.append(node)
     made = list(units.values())
     home = {node: unit for unit in made for node in unit.nodes}
-    read = {value for node in nodes for value in node.inputs if home.get(value.node) is not home[node]}
+    read = {
+        value for node in nodes for value in node.inputs if home.get(value.node) is not home[node]
+    }
     wanted = read | set(graph.results) | set(graph.back.values())
     for number, unit in enumerate(made):
         unit.number = number

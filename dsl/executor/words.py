@@ -9,6 +9,7 @@ import numpy as np
 
 from dsl.codegen.cpu import runtime, token_layout
 from dsl.codegen.cpu.tokens import core
+from dsl.errors import InternalError
 from dsl.ir.types import TensorType
 
 __all__ = ["peek", "poke", "read_token", "write_feed", "write_result"]
@@ -66,13 +67,17 @@ def write_feed(address: int, array: np.ndarray) -> None:
     if not array.ndim:
         ctypes.memmove(address, array.tobytes(), array.nbytes)
         return
-    words = (array.ctypes.data, *array.shape, 0)
+    words = [array.ctypes.data, *array.shape, 0]
     (ctypes.c_int64 * len(words)).from_address(address)[:] = words
 
 
 def write_result(address: int, array: Any, type: TensorType) -> None:
     """Write a result of a unit, as its program would: an array goes to a block of its own."""
     plain = np.ascontiguousarray(array, type.dtype)
+    if type.rank and plain.ndim != type.rank:
+        raise InternalError(
+            f"an op returned an array of shape {plain.shape} where the type says {type}"
+        )
     if not type.rank:
         ctypes.memmove(address, plain.tobytes(), plain.nbytes)
         return
@@ -81,5 +86,5 @@ def write_result(address: int, array: Any, type: TensorType) -> None:
     if not block:
         raise MemoryError
     ctypes.memmove(block, plain.ctypes.data, plain.nbytes)
-    words = (block, *plain.shape)
+    words = [block, *plain.shape]
     (ctypes.c_int64 * len(words)).from_address(address)[:] = words

@@ -21,10 +21,16 @@ _LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS"
 
 
 class World:
-    """This process among `size`; `comm` is for messages, `control` for agreements. Both are None in a world of one."""
+    """This process among `size`; `comm` is for messages, `control` for agreements, the others for collectives.
 
-    def __init__(self, comm: Any, control: Any, threads: int) -> None:
+    `behind` is for those that go on while the program computes. All are None in a world of one.
+    """
+
+    def __init__(
+        self, comm: Any, control: Any, threads: int, collective: Any = None, behind: Any = None
+    ) -> None:
         self.comm, self.control, self.threads = comm, control, threads
+        self.collective, self.behind = collective, behind
         self.rank = 0 if comm is None else comm.Get_rank()
         self.size = 1 if comm is None else comm.Get_size()
         self.lock = threading.RLock()  # MPI may allow one thread at a time
@@ -54,6 +60,7 @@ def world() -> World:
         return World(None, None, MPI.Query_thread())
     from dsl.mpi.failure import watch
 
-    found = World(MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup(), MPI.Query_thread())
+    comm, control, collective, behind = (MPI.COMM_WORLD.Dup() for _ in range(4))
+    found = World(comm, control, MPI.Query_thread(), collective, behind)
     watch(found)
     return found

@@ -69,8 +69,9 @@ class ShardedEmbedding:
         """Return the ids of the rows that are here, in order of their places."""
         ids = np.arange(self.rows)
         owner, place = _SHARDS[self.strategy](ids, self.rows, self.world.size)
-        own = ids[owner == self.world.rank]
-        return own[np.argsort(place[owner == self.world.rank], kind="stable")]
+        here = owner == self.world.rank
+        own: np.ndarray = ids[here][np.argsort(place[here], kind="stable")]
+        return own
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -89,7 +90,7 @@ class ShardedEmbedding:
 
     def update(self, ids: Any, gradients: Any) -> None:
         """Give the optimiser the gradients of rows; those of equal ids, from all ranks, add up and count once."""
-        if self.optimizer is None:
+        if self.optimizer is None or self.state is None:
             raise ConfigError(
                 "the table has no optimizer", remedy="pass `optimizer=` when making it"
             )
@@ -135,10 +136,12 @@ class ShardedEmbedding:
 
 def _small(ids: np.ndarray, width: int, seed: int) -> np.ndarray:
     """Numbers between -0.05 and 0.05 that depend on id, column and seed alone."""
+    x: Any
     with np.errstate(over="ignore"):
         x = ids.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
         x = (x + np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
         x ^= x >> np.uint64(31)
         x *= np.uint64(0x94D049BB133111EB)
         x ^= x >> np.uint64(29)
-    return (x >> np.uint64(11)).astype(np.float64) / 2**53 * 0.1 - 0.05
+    numbers: np.ndarray = (x >> np.uint64(11)).astype(np.float64) / 2**53 * 0.1 - 0.05
+    return numbers

@@ -118,7 +118,7 @@ class _Placing:
             return DeviceError(
                 f"`{node.op.name}` asks for the device {str(group.request)!r}, which is not there; {there}",
                 location=node.loc,
-                remedy="ask for one of them, or place softly",
+                remedy="ask for one of them; a session takes `devices=`, how many CPUs, and `soft_placement=True`",
             )
         ops = ", ".join(sorted({each.op.name for m in group.members for each in _walk(m)}))
         return DeviceError(

@@ -1,6 +1,7 @@
 """The profile that the option `trace` asks for: of the whole process, or for as long as the option is set.
 
-`DSL_TRACE=out.json` writes one file; any other path is a directory, which receives `trace-<pid>.json` of each process.
+`DSL_TRACE=out.json` writes one file; any other path is a directory, which receives a file of each process, named by its
+rank under `mpirun`, else by its number.
 """
 
 from __future__ import annotations
@@ -38,7 +39,14 @@ def target(path: str) -> Path:
     is_file = named.name.endswith((".json", ".json.gz", ".svg"))
     folder = named.parent if is_file else named
     folder.mkdir(parents=True, exist_ok=True)
-    return named if is_file else named / f"trace-{os.getpid()}.json"
+    return named if is_file else named / f"trace-{_process()}.json"
+
+
+def _process() -> str:
+    """Return a name for this process. It comes from the environment: MPI is not started for the sake of it."""
+    ranks = (os.environ.get(name) for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))
+    rank = next(filter(None, ranks), None)
+    return str(os.getpid()) if rank is None else f"rank-{rank}"
 
 
 def _finish() -> None:

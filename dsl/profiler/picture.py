@@ -1,5 +1,7 @@
 """A timeline as an SVG: a row of coloured boxes for each thread and device, what runs within something below it.
 
+Below a loop, dashed boxes are what ran inside it, added up: their widths are times, their places mean nothing.
+
 Nothing is loaded from elsewhere. Boxes too narrow to be seen are left out; hovering over one shows its line and times.
 File names are shown without their directory, so a picture may be published.
 """
@@ -13,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from dsl.profiler.chrome import flows
 from dsl.profiler.table import shown_time
-from dsl.profiler.timeline import Event, parents
+from dsl.profiler.timeline import Event, Inside, parents
 
 __all__ = ["picture"]
 
@@ -76,7 +78,7 @@ def _tops(events: Sequence[Event], depths: Sequence[int]) -> tuple[dict[str, flo
     """Return where the boxes of each row begin, and where all of them end."""
     deepest: dict[str, int] = {}
     for event, depth in zip(events, depths, strict=True):
-        deepest[event.row] = max(deepest.get(event.row, 0), depth)
+        deepest[event.row] = max(deepest.get(event.row, 0), depth + bool(event.inside))
     tops: dict[str, float] = {}
     y = float(_MARGIN)
     for row, depth in deepest.items():
@@ -98,17 +100,29 @@ def _boxes(events: Sequence[Event], scale: _Scale) -> Iterator[str]:
         if right - drawn.get(y, -1.0) < _NARROW:
             continue
         drawn[y] = right
-        yield _box(event, left, max(right - left, _NARROW), y)
+        yield _box(event, left, max(right - left, _NARROW), y, _hover(event))
+        yield from _insides(event, scale, y + _BOX)
 
 
-def _box(event: Event, x: float, width: float, y: float) -> str:
+def _insides(event: Event, scale: _Scale, y: float) -> Iterator[str]:
+    start = event.start
+    for item in event.inside:
+        left, right = scale.x(start), scale.x(start + item.seconds)
+        if item.parent < 0 and right - left >= _NARROW:
+            yield _box(item, left, right - left, y, _counted(item), ' stroke-dasharray="3 2"')
+            start += item.seconds
+
+
+def _box(
+    event: Event | Inside, x: float, width: float, y: float, hover: str, edge: str = ""
+) -> str:
     colour = COLOURS.get(event.kind, "#ffffff")
     size = f'x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{_BOX - 1}"'
-    shape = f'<rect {size} rx="2" fill="{colour}" {_EDGE}/>'
-    return f"<g><title>{_xml(_hover(event))}</title>{shape}{_caption(event, x, width, y)}</g>"
+    shape = f'<rect {size} rx="2" fill="{colour}" {_EDGE}{edge}/>'
+    return f"<g><title>{_xml(hover)}</title>{shape}{_caption(event, x, width, y)}</g>"
 
 
-def _caption(event: Event, x: float, width: float, y: float) -> str:
+def _caption(event: Event | Inside, x: float, width: float, y: float) -> str:
     room = int((width - 6) / _LETTER)
     text = f"{event.name}  {event.line}" if event.line else event.name
     text = text if len(text) <= room else event.name
@@ -122,11 +136,12 @@ def _hover(event: Event) -> str:
     lines = [f"{event.name} ({event.kind})", f"{shown_time(event.seconds)}  {event.line}".strip()]
     if event.bytes and event.seconds:
         lines.append(f"{1e-9 * event.bytes / event.seconds:.1f} GB/s")
-    lines += [
-        f"{item.count:,} x {item.name}  {shown_time(item.seconds)}  {item.line}"
-        for item in event.inside
-    ]
+    lines += map(_counted, event.inside)
     return "\n".join(lines)
+
+
+def _counted(item: Inside) -> str:
+    return f"{item.count:,} x {item.name}  {shown_time(item.seconds)}  {item.line}".strip()
 
 
 def _arrows(events: Sequence[Event], scale: _Scale) -> Iterator[str]:
@@ -155,7 +170,7 @@ def _step(seconds: float) -> float:
 
 def _legend(events: Sequence[Event], y: float) -> Iterator[str]:
     x = float(_MARGIN)
-    present = {event.kind for event in events}
+    present = {item.kind for event in events for item in (event, *event.inside)}
     for kind, colour in COLOURS.items():
         if kind in present:
             size = f'x="{x:.1f}" y="{y:.1f}" width="10" height="10"'

@@ -77,8 +77,11 @@ class Ticket:
             return False
         gate = self._core.gate(self)
         limit = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
-        with events.span("wait", self.verb, data={"queue": self._core.label}):
-            return gate is None or gate.acquire(timeout=limit) or self.done
+        if gate is None:
+            return True
+        told = None if events.LOG is None else {"queue": self._core.label}
+        with events.span("wait", self.verb, data=told):
+            return gate.acquire(timeout=limit) or self.done
 
     # --- For the core ----------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from dsl.frontend import scopes
 from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, supported_dtype
 from dsl.frontend.trees import flatten, unflatten
-from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike, Symbol
 from dsl.ir.graph import Attrs, Node, Value
+from dsl.ir.graph import Graph as Dataflow
 from dsl.ir.registry import Op
 from dsl.ir.rewrite import has_effect
 from dsl.ir.types import I64, TensorType
@@ -187,12 +187,12 @@ class Graph:
         self.bound: dict[Value, np.ndarray] = {}  # inputs that are constant
         self.written: dict[str, Traced] = {}  # tensors by name
         self.operations: dict[str, Operation] = {}
-        self.flat: ir.Graph | None = None  # of a hand-written one
+        self.flat: Dataflow | None = None  # of a hand-written one
         self.lock = threading.RLock()  # around what sessions add to it
         self._trace = _Building(self)
 
     @staticmethod
-    def of(graph: ir.Graph) -> Graph:
+    def of(graph: Dataflow) -> Graph:
         """Return a graph that was written by hand or parsed; its params are placeholders, its results `results`."""
         verify(graph)
         graph = _raised(graph)
@@ -281,7 +281,7 @@ class Graph:
         """Return what a step that fetches these computes, as text; all of the graph if nothing is named."""
         return self.part(*fetches).text
 
-    def part(self, *fetches: Any) -> ir.Graph:
+    def part(self, *fetches: Any) -> Dataflow:
         """Return what a step that fetches these computes; all of the graph if nothing is named."""
         from dsl.session.cut import cut
 
@@ -298,7 +298,7 @@ class Graph:
         return f"<dsl.Graph {self.name!r}: {len(self.root.order)} nodes>"
 
 
-def _raised(graph: ir.Graph) -> ir.Graph:
+def _raised(graph: Dataflow) -> Dataflow:
     """Return the structured spelling of a graph, which compiles and differentiates, or the flat one if there is none."""
     try:
         return raise_control(graph)

@@ -347,7 +347,8 @@ class _Server:
         self, source: int, number: int, step: int, fed: dict[int, Any], stopped: threading.Event
     ) -> None:
         known = self.known[number]
-        args = _Sparse({**known.bound, **fed})
+        held = {**known.bound, **fed}
+        args = [held.get(k) for k in range(1 + max(held, default=-1))]
         meeting = RankRendezvous(exchange(), number, step, known.edges)
         environment = Environment(
             self.resources, meeting, self._services(), config.mpi_timeout, stopped.is_set
@@ -383,16 +384,6 @@ class _Server:
 
     def _bye(self, source: int, record: Record) -> None:
         self.left -= 1
-
-
-class _Sparse:
-    """Arguments of a whole graph, of which only those are here that parts of this rank take."""
-
-    def __init__(self, known: Mapping[int, Any]) -> None:
-        self.known = known
-
-    def __getitem__(self, index: int) -> Any:
-        return self.known[index]
 
 
 def serve(graph: Any = None, *, clients: int = 1) -> None:

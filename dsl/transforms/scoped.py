@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dsl.autodiff.cotangents import combine
-from dsl.autodiff.flow import carries
+from dsl.autodiff.flow import carries, joins_ranks
 from dsl.autodiff.reverse import Reverse
 from dsl.errors import GradientError, UnsupportedError
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import cast, lift, read, wrap
 from dsl.ir.algebra import Algebra
+from dsl.ir.build import resources_of
 from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.ops.comm import RESOURCE
 from dsl.ir.registry import Trait
+from dsl.ir.rewrite import has_effect
 
 __all__ = ["gradients", "needed_variables"]
 
@@ -44,12 +48,17 @@ def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Any]:
     groups = [_sources(x, outputs) for x in _listed(xs)]
     seeds = _seeds(scope, outputs, None if grad_ys is None else _listed(grad_ys))
     leaves = list(dict.fromkeys(v for group in groups for v in group))
+    before = len(getattr(scope, "order", ()))
     found = _pull(scope, outputs, leaves, seeds)
+    after = _unread(scope, before)
     a = Algebra(scope)
     made = []
     for group, x in zip(groups, _listed(xs), strict=True):
         parts = [g for v in group for g in found.get(v, ())]
-        made.append(wrap(combine(a, parts) if parts else a.zeros(lift(x).type)))
+        total = combine(a, parts) if parts else a.zeros(lift(x).type)
+        made.append(
+            wrap(scope.node("identity", (total,), {}, controls=after).output if after else total)
+        )
     return made
 
 
@@ -128,9 +137,11 @@ def _needed(outputs: Sequence[Value], stop: set[Value]) -> list[Node]:
 def _pull(
     scope: Scope, outputs: list[Value], leaves: list[Value], seeds: list[Value | None]
 ) -> dict[Value, Any]:
-    nodes = _needed(outputs, set(leaves))
+    meetings = _meetings(scope, set(leaves))
+    ends = [*outputs, *(v for node in meetings for v in node.inputs)]
+    nodes = _needed(ends, set(leaves))
     cut = [v for node in nodes if _is_leaf(node) for v in node.outputs if v not in leaves]
-    graph = Graph(scope.name, (*leaves, *cut), tuple(outputs))
+    graph = Graph(scope.name, (*leaves, *cut), tuple(outputs), tuple(meetings))
     _check_effects(nodes, set(leaves))
     active = [k < len(leaves) for k in range(len(graph.params))]
     reverse = Reverse(graph, scope, graph.params, active, [True] * len(outputs))
@@ -138,12 +149,30 @@ def _pull(
     return dict(zip(leaves, found))
 
 
+def _unread(scope: Scope, before: int) -> list[Node]:
+    """Return what going back does for other ranks alone; a step of a graph that fetches a gradient does it too."""
+    made = itertools.islice(getattr(scope, "order", ()), before, None)
+    return [node for node in made if joins_ranks(node)]
+
+
+def _meetings(scope: Scope, leaves: set[Value]) -> list[Node]:
+    """Return what this rank does with others on the way from the leaves, though nothing here may need it."""
+    made = (node for node in getattr(scope, "order", ()) if joins_ranks(node))
+    return [
+        node
+        for node in made
+        if any(v in leaves for n in (node, *_needed(node.inputs, leaves)) for v in n.inputs)
+    ]
+
+
 def _is_leaf(node: Node) -> bool:
     return node.op.name == "param" or _has_effect(node)
 
 
 def _has_effect(node: Node) -> bool:
-    return node.op.has(Trait.EFFECT) or any(region.effects for region in node.regions)
+    return set(resources_of(node.op, node.regions, node.attrs)) > {RESOURCE} or (
+        has_effect(node) and not joins_ranks(node)
+    )
 
 
 def _check_effects(nodes: Sequence[Node], leaves: set[Value]) -> None:

@@ -55,6 +55,7 @@ def rule_of(op: Op) -> Rule:
     """Return the rule of an op, made to measure or general."""
     from dsl.autodiff.batching_rules import (
         branches,
+        comm,
         effects,
         general,
         index,
@@ -64,7 +65,7 @@ def rule_of(op: Op) -> Rule:
         shape,
     )
 
-    del branches, effects, index, linalg, loops, shape  # they enter their rules
+    del branches, comm, effects, index, linalg, loops, shape  # they enter their rules
     if op.name in RULES:
         return RULES[op.name]
     if op.has(Trait.ELEMENTWISE):

@@ -9,17 +9,40 @@ a place where `dsl_tokens_clear` finds it.
 from __future__ import annotations
 
 from dsl.codegen.cpu.token_layout import (
-    CONTROL, DATA, DEAD, FIRED, LIVE, PENDING, REFERENCES, Error, Frame, Instance, Iteration, Kind, Output, Plan, Reader,
-    Run, Status, Unit,
+    CONTROL,
+    DATA,
+    DEAD,
+    FIRED,
+    LIVE,
+    PENDING,
+    REFERENCES,
+    Error,
+    Frame,
+    Instance,
+    Iteration,
+    Kind,
+    Output,
+    Plan,
+    Reader,
+    Run,
+    Status,
+    Unit,
 )  # fmt: skip
 from dsl.codegen.words_language import (
-    Word, atomic_add, call_program, copy_words, external, rarely,
+    Word,
+    atomic_add,
+    call_program,
+    copy_words,
+    external,
+    rarely,
+    records,
 )  # fmt: skip
 
 COARSE_CLOCK = 6
 LOOK_EVERY = 256  # firings between two looks at the clock
 KEEP_LOCK = 32  # firings during which Python's lock is kept: about as long as giving it up takes
 THREAD_CONTEXT = 0
+UNIT, OUTPUT, READER = 8 * Unit.SIZE, 8 * Output.SIZE, 8 * Reader.SIZE  # bytes of the records
 
 # -- the whole of a run -----------------------------------------------------------------------------------------------
 
@@ -37,10 +60,8 @@ def dsl_tokens_begin(run: Word) -> Word:
     iteration = start(run, root)
     if iteration == 0:
         return 0
-    unit = plan[Plan.PRESETS]
-    for k in range(plan[Plan.PRESET_COUNT]):
-        send_all(run, unit, run[Run.FEEDS] + 8 * unit[Unit.SLOTS], iteration)
-        unit += 8 * Unit.SIZE
+    for unit in records(plan[Plan.PRESETS], plan[Plan.PRESET_COUNT], UNIT):
+        send_all(run, unit, run[Run.FEEDS], iteration)
     sources = plan[Plan.SOURCES]
     for k in range(plan[Plan.SOURCE_COUNT]):
         unit = sources[k]
@@ -87,10 +108,9 @@ def run_ready(run: Word, context: Word, budget: Word) -> Word:
             run[Run.TRACE] = 1
         if count == KEEP_LOCK:
             external("dsl_release!", context)
-        if was_long != 0 or count % LOOK_EVERY == 0:
-            if run[Run.HANDED_COUNT] > 0 or external("dsl_clock", COARSE_CLOCK) > until:
-                run[Run.FIRINGS] += count
-                return Status.LATER
+        if (was_long != 0 or count % LOOK_EVERY == 0) and is_time(run, until) != 0:
+            run[Run.FIRINGS] += count
+            return Status.LATER
     run[Run.FIRINGS] += count
     if run[Run.OPEN] > 0:
         return Status.WAITING
@@ -98,6 +118,13 @@ def run_ready(run: Word, context: Word, budget: Word) -> Word:
     if run[Run.ERROR] != 0:
         return Status.FAILED
     return Status.DONE
+
+
+def is_time(run: Word, until: Word) -> Word:
+    """Whether Python should have a look: it has something to do, or the time is over."""
+    if run[Run.HANDED_COUNT] > 0:
+        return 1
+    return external("dsl_clock", COARSE_CLOCK) > until
 
 
 def fail(run: Word, error: Word, unit: Word, iteration: Word) -> Word:
@@ -128,20 +155,18 @@ def fire(run: Word, unit: Word, iteration: Word) -> Word:
     """Run one unit; return 1 if that may have taken long."""
     kind = unit[Unit.KIND]
     was_long = 0
-    if kind == Kind.HANDED or kind == Kind.ALWAYS_HANDED:
-        if kind == Kind.ALWAYS_HANDED or (iteration[unit[Unit.STATE]] & DEAD) == 0:
-            hand_out(run, unit, iteration)
-            return 0
+    dead = iteration[unit[Unit.STATE]] & DEAD
+    if kind == Kind.ALWAYS_HANDED or (kind == Kind.HANDED and dead == 0):
+        hand_out(run, unit, iteration)
+        return 0
     if kind == Kind.MERGE:
         merge(run, unit, iteration)
+    elif dead != 0:
+        fire_dead(run, unit, iteration, kind)
+    elif kind == Kind.PROGRAM:
+        was_long = run_program(run, unit, iteration)
     else:
-        if (iteration[unit[Unit.STATE]] & DEAD) != 0:
-            fire_dead(run, unit, iteration, kind)
-        else:
-            if kind == Kind.PROGRAM:
-                was_long = run_program(run, unit, iteration)
-            else:
-                fire_live(run, unit, iteration, kind)
+        fire_live(run, unit, iteration, kind)
     finish(run, iteration)
     return was_long
 
@@ -199,7 +224,7 @@ def run_program(run: Word, unit: Word, iteration: Word) -> Word:
 
 def switch(run: Word, unit: Word, token: Word, iteration: Word) -> Word:
     no = unit[Unit.OUTPUTS]
-    yes = no + 8 * Output.SIZE
+    yes = no + OUTPUT
     pred = token[unit[Unit.INDEX]] & 255
     if pred != 0:
         send_dead_output(run, no, iteration)
@@ -229,9 +254,8 @@ def move_on(run: Word, unit: Word, token: Word, iteration: Word) -> Word:
 def hand_out(run: Word, unit: Word, iteration: Word) -> Word:
     """Leave a unit to Python."""
     count = run[Run.HANDED_COUNT]
-    if rarely(count == run[Run.HANDED_ROOM]):
-        if grow(run, Run.HANDED) == 0:
-            return 0
+    if rarely(count == run[Run.HANDED_ROOM]) and grow(run, Run.HANDED) == 0:
+        return 0
     entry = run[Run.HANDED] + 16 * count
     entry[0] = unit
     entry[1] = iteration
@@ -364,7 +388,12 @@ def start(run: Word, instance: Word) -> Word:
 
 
 def finish(run: Word, iteration: Word) -> Word:
-    """Count a unit that is over, and look whether that was the last thing its iteration waited for."""
+    """Count a unit that is over, and look whether that was the last thing its iteration waited for.
+
+    After an error nothing is over: the iteration may hold tokens that are still to be released.
+    """
+    if rarely(run[Run.ERROR] != 0):
+        return 0
     iteration[Iteration.RUNNING] -= 1
     if iteration[Iteration.RUNNING] == 0 and iteration[Iteration.CHILDREN] == 0:
         instance = iteration[Iteration.INSTANCE]
@@ -389,6 +418,8 @@ def settle(run: Word, instance: Word) -> Word:
             free_iteration(run, instance[Instance.FRAME], oldest)
             if instance[Instance.PARKED] > 0:
                 unpark(run, instance)
+                if rarely(run[Run.ERROR] != 0):
+                    return 0
             oldest = instance[Instance.OLDEST]
         parent = instance[Instance.PARENT]
         for k in range(instance[Instance.EXITS]):
@@ -433,9 +464,7 @@ def check_finished(run: Word, iteration: Word, is_root: Word) -> Word:
 
 def stored(instance: Word, index: Word) -> Word:
     """Where an instance keeps an invariant, or a parked token: the unit (0: not there), whether it is dead, the words."""
-    return (
-        instance + 8 * Instance.SIZE + 8 * index * instance[Instance.FRAME][Frame.TOKEN_WORDS]
-    )
+    return instance + 8 * Instance.SIZE + 8 * index * instance[Instance.FRAME][Frame.TOKEN_WORDS]
 
 
 def exits(instance: Word) -> Word:
@@ -458,25 +487,23 @@ def send(run: Word, output: Word, token: Word, owner: Word, iteration: Word) -> 
         elif wanted > 1:
             retain(owner, wanted - 1)
     words = output[Output.OWNER]
-    reader = output[Output.READERS]
+    readers = output[Output.READERS]
     if words == 0:
         first = token[0]
         second = token[1]
-        for k in range(count):
+        for reader in records(readers, count, READER):
             place = iteration + 8 * reader[Reader.PLACE]
             if arrive(run, reader, iteration) != 0:
                 place[0] = first
                 place[1] = second
-            reader += 8 * Reader.SIZE
     else:
-        for k in range(count):
+        for reader in records(readers, count, READER):
             place = iteration + 8 * reader[Reader.PLACE]
             if arrive(run, reader, iteration) != 0:
                 copy_words(place, token, words)
                 place[words] = owner
             else:
                 release(owner)
-            reader += 8 * Reader.SIZE
     if fetch != 0:
         fetched = run[Run.FETCHED] + 8 * fetch
         if rarely(fetched[0] == LIVE and words != 0):
@@ -530,8 +557,7 @@ def arrive_dead(run: Word, reader: Word, iteration: Word) -> Word:
 
 def tell(run: Word, unit: Word, iteration: Word, dead: Word) -> Word:
     """Tell the units that wait for this one that it is over; `dead` is 0 or the flag."""
-    reader = unit[Unit.WAITERS]
-    for k in range(unit[Unit.WAITER_COUNT]):
+    for reader in records(unit[Unit.WAITERS], unit[Unit.WAITER_COUNT], READER):
         state = iteration[reader[Reader.STATE]] - CONTROL
         if reader[Reader.IS_MERGE] != 0:
             iteration[reader[Reader.STATE]] = state
@@ -542,24 +568,22 @@ def tell(run: Word, unit: Word, iteration: Word, dead: Word) -> Word:
             if (state & PENDING) == 0:
                 iteration[reader[Reader.STATE]] = state | FIRED
                 schedule(run, reader[Reader.UNIT], iteration)
-        reader += 8 * Reader.SIZE
     return 0
 
 
 def schedule_merge(run: Word, reader: Word, iteration: Word, state: Word) -> Word:
     """Schedule a merge if its controls and a live input have come, or all inputs."""
-    if (state & FIRED) == 0 and (state & (PENDING - DATA)) == 0:
-        if (state & LIVE) != 0 or (state & DATA) == 0:
-            iteration[reader[Reader.STATE]] = state | FIRED
-            schedule(run, reader[Reader.UNIT], iteration)
+    waits = state & (FIRED + PENDING - DATA)
+    if waits == 0 and ((state & LIVE) != 0 or (state & DATA) == 0):
+        iteration[reader[Reader.STATE]] = state | FIRED
+        schedule(run, reader[Reader.UNIT], iteration)
     return 0
 
 
 def schedule(run: Word, unit: Word, iteration: Word) -> Word:
     count = run[Run.READY_COUNT]
-    if rarely(count == run[Run.READY_ROOM]):
-        if grow(run, Run.READY) == 0:
-            return 0
+    if rarely(count == run[Run.READY_ROOM]) and grow(run, Run.READY) == 0:
+        return 0
     entry = run[Run.READY] + 16 * count
     entry[0] = unit
     entry[1] = iteration
@@ -582,8 +606,7 @@ def send_moving(run: Word, output: Word, token: Word, iteration: Word) -> Word:
 def send_results(run: Word, unit: Word, iteration: Word) -> Word:
     """Send what a program left in its frame: the blocks of arrays are new, and go over to the tokens."""
     frame = iteration + 8 * unit[Unit.SLOTS]
-    output = unit[Unit.OUTPUTS]
-    for k in range(unit[Unit.OUTPUT_COUNT]):
+    for output in records(unit[Unit.OUTPUTS], unit[Unit.OUTPUT_COUNT], OUTPUT):
         token = frame + 8 * output[Output.SOURCE]
         block = 0
         if output[Output.OWNER] != 0:
@@ -592,36 +615,29 @@ def send_results(run: Word, unit: Word, iteration: Word) -> Word:
         send(run, output, token, block, iteration)
         if block != 0:
             token[0] = 0
-        output += 8 * Output.SIZE
     tell(run, unit, iteration, 0)
     return 0
 
 
 def send_all(run: Word, unit: Word, base: Word, iteration: Word) -> Word:
     """Send tokens that nobody owns: arguments and constants."""
-    output = unit[Unit.OUTPUTS]
-    for k in range(unit[Unit.OUTPUT_COUNT]):
+    for output in records(unit[Unit.OUTPUTS], unit[Unit.OUTPUT_COUNT], OUTPUT):
         send(run, output, base + 8 * output[Output.SOURCE], 0, iteration)
-        output += 8 * Output.SIZE
     tell(run, unit, iteration, 0)
     return 0
 
 
 def send_dead(run: Word, unit: Word, iteration: Word, dead: Word) -> Word:
     """Send dead tokens to all that read a unit, and word to those that wait for it."""
-    output = unit[Unit.OUTPUTS]
-    for k in range(unit[Unit.OUTPUT_COUNT]):
+    for output in records(unit[Unit.OUTPUTS], unit[Unit.OUTPUT_COUNT], OUTPUT):
         send_dead_output(run, output, iteration)
-        output += 8 * Output.SIZE
     tell(run, unit, iteration, dead)
     return 0
 
 
 def send_dead_output(run: Word, output: Word, iteration: Word) -> Word:
-    reader = output[Output.READERS]
-    for k in range(output[Output.READER_COUNT]):
+    for reader in records(output[Output.READERS], output[Output.READER_COUNT], READER):
         arrive_dead(run, reader, iteration)
-        reader += 8 * Reader.SIZE
     fetch = output[Output.FETCH]
     if fetch != 0:
         fetched = run[Run.FETCHED] + 8 * fetch
@@ -640,11 +656,10 @@ def retain(block: Word, count: Word) -> Word:
 
 def release(block: Word) -> Word:
     """Give up a reference to a block, and the block with the last."""
-    if block != 0:
-        if block[REFERENCES] == 1:
-            external("dsl_free!", block)
-        elif atomic_add(block + 8 * REFERENCES, -1) == 1:
-            external("dsl_free!", block)
+    if block == 0:
+        return 0
+    if block[REFERENCES] == 1 or atomic_add(block + 8 * REFERENCES, -1) == 1:
+        external("dsl_free!", block)
     return 0
 
 
@@ -673,13 +688,11 @@ def drop_inputs(unit: Word, iteration: Word) -> Word:
 
 def drop_results(unit: Word, frame: Word) -> Word:
     """Free the blocks that a program that failed left as results."""
-    output = unit[Unit.OUTPUTS]
-    for k in range(unit[Unit.OUTPUT_COUNT]):
+    for output in records(unit[Unit.OUTPUTS], unit[Unit.OUTPUT_COUNT], OUTPUT):
         if output[Output.OWNER] != 0:
             token = frame + 8 * output[Output.SOURCE]
             external("dsl_free!", token[0])
             token[0] = 0
-        output += 8 * Output.SIZE
     return 0
 
 

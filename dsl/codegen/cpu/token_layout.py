@@ -16,11 +16,6 @@ unit and its inputs. A state word counts what has not come: data in its lowest b
 
 from __future__ import annotations
 
-__all__ = [
-    "CONTROL", "COUNT", "DATA", "DEAD", "FIRED", "Error", "Frame", "Instance", "Iteration", "Kind", "LIVE", "Output",
-    "PENDING", "Plan", "REFERENCES", "Reader", "Run", "Status", "Unit",
-]  # fmt: skip
-
 REFERENCES = -5  # of a block, in words from its data; see `memory`
 
 DATA = (1 << 20) - 1
@@ -35,7 +30,8 @@ COUNT = DATA  # most inputs, or controls, that a unit can have
 class Kind:
     """What a unit is."""
 
-    PROGRAM, SWITCH, MERGE, PASS, ENTER, INVARIANT, NEXT, EXIT, HANDED, ALWAYS_HANDED, CONSTANT = range(11)  # fmt: skip
+    PROGRAM, SWITCH, MERGE, PASS, ENTER, INVARIANT, NEXT, EXIT = range(8)
+    HANDED, ALWAYS_HANDED, CONSTANT = range(8, 11)
 
 
 class Plan:
@@ -45,13 +41,15 @@ class Plan:
 class Frame:
     """A static frame. `INVARIANTS`, `PARKED` and `EXITS` count what an instance has room for."""
 
-    NUMBER, WORDS, INSTANCE_WORDS, ENTERS, UNITS, UNIT_COUNT, OWNERS, OWNER_COUNT, INVARIANTS, PARKED, TOKEN_WORDS, SIZE = range(12)  # fmt: skip
+    NUMBER, WORDS, INSTANCE_WORDS, ENTERS, UNITS, UNIT_COUNT, OWNERS, OWNER_COUNT = range(8)
+    INVARIANTS, PARKED, TOKEN_WORDS, SIZE = range(8, 12)
 
 
 class Unit:
     """`STATE` and `SLOTS` are words from the start of an iteration; `FRAME` is the frame that an enter leads to."""
 
-    KIND, STATE, INITIAL, SLOTS, PROGRAM, IS_LONG, CALLBACK, OWNERS, OWNER_COUNT, OUTPUTS, OUTPUT_COUNT, WAITERS, WAITER_COUNT, FRAME, INDEX, NUMBER, SIZE = range(17)  # fmt: skip
+    KIND, STATE, INITIAL, SLOTS, PROGRAM, IS_LONG, CALLBACK, OWNERS, OWNER_COUNT = range(9)
+    OUTPUTS, OUTPUT_COUNT, WAITERS, WAITER_COUNT, FRAME, INDEX, SIZE = range(9, 16)
 
 
 class Output:
@@ -70,14 +68,28 @@ class Run:
     """A run. `CONTEXT` is the sixteen words that programs get as their context."""
 
     CONTEXT = 0
-    PLAN, ROOT, READY, READY_COUNT, READY_ROOM, HANDED, HANDED_COUNT, HANDED_ROOM, POOLS, FEEDS, FETCHED = range(16, 27)
+    (
+        PLAN,
+        ROOT,
+        READY,
+        READY_COUNT,
+        READY_ROOM,
+        HANDED,
+        HANDED_COUNT,
+        HANDED_ROOM,
+        POOLS,
+        FEEDS,
+        FETCHED,
+    ) = range(16, 27)
     ERROR, ERROR_UNIT, ERROR_ITERATION, ERROR_STATUS, TRACE, OPEN, FIRINGS, SIZE = range(27, 35)
 
 
 class Instance:
     """A run of a frame; `PARENT` is the iteration that entered it. Then the invariants, parked tokens and dead exits."""
 
-    FRAME, PARENT, ENTERING, NEWEST, ALIVE, OLDEST, YOUNGEST, SIBLING, PARKED, EXITS, SIZE = range(11)
+    FRAME, PARENT, ENTERING, NEWEST, ALIVE, OLDEST, YOUNGEST, SIBLING, PARKED, EXITS, SIZE = range(
+        11
+    )
 
 
 class Iteration:

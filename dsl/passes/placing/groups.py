@@ -158,5 +158,5 @@ def _disagreement(what: str, one: Request, other: Request) -> DeviceError:
     return DeviceError(
         "\n".join(lines),
         location=other.node.loc,
-        remedy="ask for one device, or for none, or place softly",
+        remedy="ask for one device, or for none",
     )

@@ -1,0 +1,293 @@
+"""The ranks of `mpirun` as the communicator of ops.
+
+Before a collective the ranks meet: each says in a few bytes what it is about to do, without blocking, so that one that has
+failed, ended or does something else is noticed (`waiting`). When all say the same, MPI's blocking call does it, at full speed;
+nobody can be late for it any more. Arrays go straight from and to their memory; noncontiguous ones are copied before.
+
+Messages of two ranks have a header, with which small ones travel; the bytes of a large one follow when it is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsl import events
+from dsl.errors import MismatchError
+from dsl.ir.communicator import NOBODY, current_location
+from dsl.ir.types import DTYPES, TensorType
+from dsl.mpi.behind import Behind
+from dsl.mpi.messages import Record
+from dsl.mpi.reducing import finished, operator, prepared
+from dsl.mpi.shared import transport
+from dsl.mpi.transport import EAGER
+from dsl.mpi.waiting import Call, Waits
+from dsl.mpi.world import world
+
+__all__ = ["Meeting", "Ranks", "ranks"]
+
+MESSAGE = 33  # the kind of record that announces an array
+_DIGEST = 16
+_FIRST_TAG, _TAGS = 30_100, 2_000  # of arrays on the communicator of records, whose own tags are below
+_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+
+
+@functools.cache
+def ranks() -> Ranks:
+    """Return the communicator of this process."""
+    return Ranks()
+
+
+class Meeting:
+    """Where all ranks say what they are about to do, on a communicator for that alone."""
+
+    def __init__(self, comm: Any, waits: Waits) -> None:
+        self.comm, self.waits = comm, waits
+        self.size = comm.Get_size()
+        self.count = 0
+        self._all = np.empty(_DIGEST * self.size, np.uint8)
+
+    def meet(self, what: str) -> Any:
+        """Wait until all ranks are here; raise on all of them if not all are here for the same. Return MPI's communicator."""
+        self.count += 1
+        call = Call(what, current_location(), self.count)
+        own = _digest(what)
+        request = self.comm.Iallgather(own, self._all)
+        self.waits.until(call, request.Test)
+        if self._all.tobytes() != own.tobytes() * self.size:
+            raise self._difference(call)
+        return self.comm
+
+    def _difference(self, call: Call) -> MismatchError:
+        """Say what each rank is here for. All ranks are, so this may block."""
+        data = np.frombuffer(str(call).encode(), np.uint8)
+        sizes = np.empty(self.size, np.int64)
+        self.comm.Allgather(np.array([data.size], np.int64), sizes)
+        rows = np.zeros((self.size, int(sizes.max())), np.uint8)
+        padded = np.zeros(rows.shape[1], np.uint8)
+        padded[: data.size] = data
+        self.comm.Allgather(padded, rows)
+        texts = [bytes(row[:n]).decode() for row, n in zip(rows, sizes)]
+        lines = "\n".join(f"  rank {rank}: {text}" for rank, text in enumerate(texts))
+        return MismatchError(
+            f"the ranks are in different collectives\n{lines}", location=call.where,
+            remedy="every rank must make the same calls in the same order, on arrays of the same dtype and shape",
+        )  # fmt: skip
+
+
+@functools.lru_cache(4096)
+def _digest(what: str) -> np.ndarray:
+    return np.frombuffer(hashlib.blake2b(what.encode(), digest_size=_DIGEST).digest(), np.uint8)
+
+
+@functools.lru_cache(4096)
+def _words(op: str, dtype: np.dtype, shape: tuple[int, ...], more: str) -> str:
+    return f"{op}{more and f'({more})'} of {TensorType(dtype, shape)}"
+
+
+def _bytes(x: np.ndarray) -> list[Any]:
+    """Return a contiguous array as a buffer of bytes, for MPI."""
+    from mpi4py import MPI
+
+    return [x.reshape(-1).view(np.uint8), MPI.BYTE]
+
+
+def _told(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a profile see a collective."""
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.lock:
+            if events.LOG is None:
+                return method(self, *args, **kwargs)
+            with events.span("collective", method.__name__, current_location()):
+                return method(self, *args, **kwargs)
+
+    return run
+
+
+class Ranks:
+    """All ranks of the world. One thread at a time is in a collective."""
+
+    def __init__(self) -> None:
+        here = world()
+        self.rank: int = here.rank
+        self.size: int = here.size
+        self.lock = threading.RLock()
+        self.comm = here.comm
+        self.waits = Waits(transport())
+        self.meeting = Meeting(here.collective, self.waits)
+        self.behind = Behind(Meeting(here.behind, self.waits), here.threads)
+        self._serial = 0
+        self._arrived: dict[tuple[int, int], list[Record]] = {}
+        transport().handlers[MESSAGE] = self._announced
+
+    def _meet(self, op: str, x: np.ndarray, more: str = "") -> Any:
+        return self.meeting.meet(_words(op, x.dtype, x.shape, more))
+
+    # -- reductions -----------------------------------------------------------------------------------------------------
+
+    @_told
+    def all_reduce(self, x: np.ndarray, how: str) -> np.ndarray:
+        comm = self._meet("all_reduce", x, how)
+        work = prepared(x)
+        found = np.empty(work.shape, work.dtype)
+        if work.size:
+            comm.Allreduce(work, found, operator(how, work.dtype))
+        return finished(found, how, self.size, x.dtype)
+
+    @_told
+    def reduce_to(self, x: np.ndarray, how: str, root: int) -> np.ndarray:
+        comm = self._meet("reduce", x, f"{how}, root={root}")
+        work = prepared(x)
+        found = (np.empty if root == self.rank else np.zeros)(work.shape, work.dtype)
+        if work.size:
+            target = found if root == self.rank else None
+            comm.Reduce(work, target, operator(how, work.dtype), root)
+        return finished(found, how, self.size, x.dtype)
+
+    @_told
+    def reduce_scatter(self, x: np.ndarray, how: str) -> np.ndarray:
+        comm = self._meet("reduce_scatter", x, how)
+        work = prepared(x)
+        found = np.empty(work.shape[1:], work.dtype)
+        if work.size:
+            comm.Reduce_scatter_block(work, found, operator(how, work.dtype))
+        return finished(found, how, self.size, x.dtype)
+
+    # -- moves ----------------------------------------------------------------------------------------------------------
+
+    @_told
+    def broadcast_from(self, x: np.ndarray, root: int) -> np.ndarray:
+        comm = self._meet("broadcast", x, f"root={root}")
+        found = np.array(x, order="C") if root == self.rank else np.empty(x.shape, x.dtype)
+        if x.size:
+            comm.Bcast(_bytes(found), root)
+        return found
+
+    @_told
+    def gather_to(self, x: np.ndarray, root: int) -> np.ndarray:
+        comm = self._meet("gather", x, f"root={root}")
+        make = np.empty if root == self.rank else np.zeros
+        found: np.ndarray = make((self.size, *x.shape), x.dtype)
+        if x.size:
+            target = _bytes(found) if root == self.rank else None
+            comm.Gather(_bytes(np.ascontiguousarray(x)), target, root)
+        return found
+
+    @_told
+    def all_gather(self, x: np.ndarray) -> np.ndarray:
+        comm = self._meet("allgather", x)
+        found = np.empty((self.size, *x.shape), x.dtype)
+        if x.size:
+            comm.Allgather(_bytes(np.ascontiguousarray(x)), _bytes(found))
+        return found
+
+    @_told
+    def scatter_from(self, x: np.ndarray, root: int) -> np.ndarray:
+        comm = self._meet("scatter", x, f"root={root}")
+        found = np.empty(x.shape[1:], x.dtype)
+        if x.size:
+            source = _bytes(np.ascontiguousarray(x)) if root == self.rank else None
+            comm.Scatter(source, _bytes(found), root)
+        return found
+
+    @_told
+    def all_to_all(self, x: np.ndarray) -> np.ndarray:
+        comm = self._meet("alltoall", x)
+        found = np.empty(x.shape, x.dtype)
+        if x.size:
+            comm.Alltoall(_bytes(np.ascontiguousarray(x)), _bytes(found))
+        return found
+
+    @_told
+    def barrier(self) -> None:
+        self.meeting.meet("barrier")
+
+    # -- messages -------------------------------------------------------------------------------------------------------
+
+    @_told
+    def send_to(self, x: np.ndarray, dest: int, tag: int) -> None:
+        if dest != NOBODY:
+            call = self._call("send", x, f"dest={dest}, tag={tag}")
+            request = self._post(np.ascontiguousarray(x).reshape(x.shape), dest, tag, call)
+            self.waits.until(call, request, [dest])
+
+    @_told
+    def recv_from(self, like: np.ndarray, source: int, tag: int) -> np.ndarray:
+        if source == NOBODY:
+            return np.zeros(like.shape, like.dtype)
+        return self._take(like, source, tag, self._call("recv", like, f"source={source}, tag={tag}"))
+
+    @_told
+    def exchange(self, x: np.ndarray, dest: int, source: int, tag: int) -> np.ndarray:
+        call = self._call("sendrecv", x, f"dest={dest}, source={source}, tag={tag}")
+        if dest == source == self.rank:
+            return np.array(x)
+        kept = np.ascontiguousarray(x).reshape(x.shape)
+        sent = None if dest == NOBODY else self._post(kept, dest, tag, call)
+        nothing = source == NOBODY
+        found = np.zeros(x.shape, x.dtype) if nothing else self._take(x, source, tag, call)
+        if sent is not None:
+            self.waits.until(call, sent, [dest])
+        return found
+
+    def _call(self, op: str, x: np.ndarray, more: str) -> Call:
+        self._serial += 1
+        return Call(_words(op, x.dtype, x.shape, more), current_location(), self._serial)
+
+    def _post(self, x: np.ndarray, dest: int, tag: int, call: Call) -> Callable[[], bool]:
+        """Send an array, and return what tells whether its memory is free again."""
+        serial = self._serial % _TAGS
+        small = x.nbytes <= EAGER
+        numbers = (tag, serial, _CODES[x.dtype], x.ndim, *x.shape, *_as_numbers(str(call)))
+        transport().send(dest, MESSAGE, numbers, x if small else None)
+        transport().flush()
+        if small:
+            return lambda: True
+        request = self.comm.Isend(_bytes(x), dest, _FIRST_TAG + serial)
+        return request.Test  # type: ignore[no-any-return]
+
+    def _take(self, like: np.ndarray, source: int, tag: int, call: Call) -> np.ndarray:
+        key = (source, tag)
+        self.waits.until(call, lambda: bool(self._arrived.get(key)), [source])
+        record = self._arrived[key].pop(0)
+        _, serial, code, rank, *rest = record.numbers
+        found = TensorType(DTYPES[code], tuple(rest[:rank]))
+        if (found.dtype, found.shape) != (like.dtype, like.shape):
+            self.waits.reports.pop(source, None)
+            self.waits.fail(
+                f"rank {source} sends {found}, and rank {self.rank} expects {TensorType(like.dtype, like.shape)}\n"
+                f"  sent by rank {source}: {_as_text(rest[rank:])}", call,
+            )  # fmt: skip
+        if record.array is not None:
+            return np.asarray(record.array)
+        made = np.empty(like.shape, like.dtype)
+        self.comm.Recv(_bytes(made), source, _FIRST_TAG + serial)
+        return made
+
+    def _announced(self, source: int, record: Record) -> None:
+        self._arrived.setdefault((source, record.numbers[0]), []).append(record)
+
+    # -- while the program computes -------------------------------------------------------------------------------------
+
+    def start(self, xs: Sequence[np.ndarray], how: str) -> int:
+        return self.behind.start(xs, how)
+
+    def wait(self, number: int) -> list[np.ndarray]:
+        return self.behind.wait(number)
+
+
+@functools.lru_cache(4096)
+def _as_numbers(text: str) -> tuple[int, ...]:
+    data = text.encode()
+    return tuple(np.frombuffer(data + b" " * (-len(data) % 8), np.int64).tolist())
+
+
+def _as_text(numbers: Sequence[int]) -> str:
+    return np.array(numbers, np.int64).tobytes().decode(errors="replace").strip()

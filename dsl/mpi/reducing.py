@@ -1,0 +1,60 @@
+"""Reductions as MPI has them: the dtype that they are computed in, and MPI's op.
+
+Floats of 16 bits are reduced in 32; bools, as bytes. MPI leaves open what its maximum does with NaNs, so that of floats is
+NumPy's, which keeps them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dsl.ir.types import BFLOAT16
+
+__all__ = ["finished", "operator", "prepared", "work_dtype"]
+
+_SHORT = (BFLOAT16, np.dtype(np.float16))
+
+
+def work_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which arrays of a dtype are reduced."""
+    if dtype in _SHORT:
+        return np.dtype(np.float32)
+    return np.dtype(np.uint8) if dtype.kind == "b" else dtype
+
+
+def prepared(x: np.ndarray) -> np.ndarray:
+    """Return an array as one to reduce: contiguous, the same memory if it can be."""
+    return np.ascontiguousarray(x, work_dtype(x.dtype)).reshape(x.shape)
+
+
+def finished(y: np.ndarray, how: str, size: int, dtype: np.dtype) -> np.ndarray:
+    """Return the result of a reduction over `size` ranks; `y` may be written."""
+    if how == "mean":
+        np.divide(y, size, out=y)
+    return y if y.dtype == dtype else y.astype(dtype)
+
+
+def operator(how: str, dtype: np.dtype) -> Any:
+    """Return MPI's op for arrays of a dtype in which is reduced."""
+    from mpi4py import MPI
+
+    if how in ("max", "min") and dtype.kind == "f":
+        return _keeping_nans(how, dtype)
+    return {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.MIN}[how]
+
+
+@functools.cache
+def _keeping_nans(how: str, dtype: np.dtype) -> Any:
+    from mpi4py import MPI
+
+    ufunc: Callable[..., Any] = {"max": np.maximum, "min": np.minimum}[how]
+
+    def combine(one: Any, both: Any, datatype: Any) -> None:
+        target = np.frombuffer(both, dtype)
+        ufunc(np.frombuffer(one, dtype), target, out=target)
+
+    return MPI.Op.Create(combine, commute=True)
