@@ -16,7 +16,7 @@ from dsl.errors import DslError
 from dsl.logs import show_help_if_asked
 
 if TYPE_CHECKING:
-    from dsl import checkpoints, fft, ir, linalg, nn, numpy, optim, random, summary
+    from dsl import checkpoints, fft, ir, linalg, nn, numpy, optim, parallel, random, summary
     from dsl.checkpoints import CheckpointManager, restore, save
     from dsl.compile import Compiled, jit
     from dsl.frontend.loops import unroll
@@ -40,7 +40,7 @@ __all__ = [
     "CheckpointManager", "Compiled", "DslError", "FIFOQueue", "Kernel", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue",
     "Variable", "cache_stats", "check_grads", "checkpoint", "checkpoints", "cond", "config", "custom_jvp", "custom_vjp", "dynamic_partition",
     "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "hessian", "input_pipeline", "ir", "jacfwd", "jacrev", "jit", "jvp",
-    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "profile", "random", "restore", "save", "scan", "stop_gradient",
+    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "parallel", "profile", "random", "restore", "save", "scan", "stop_gradient",
     "summary", "switch", "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip
 
@@ -72,7 +72,18 @@ _LAZY = {
     **dict.fromkeys(_SESSION, "dsl.session"),
     "gradients": "dsl.transforms.scoped", "check_grads": "dsl.transforms.check", "checkpoint": "dsl.transforms.checkpoints", "vmap": "dsl.transforms.batches",
 }  # fmt: skip
-_MODULES = ("checkpoints", "fft", "ir", "linalg", "nn", "numpy", "optim", "random", "summary")
+_MODULES = (
+    "checkpoints",
+    "fft",
+    "ir",
+    "linalg",
+    "nn",
+    "numpy",
+    "optim",
+    "parallel",
+    "random",
+    "summary",
+)
 
 show_help_if_asked()
 
@@ -86,6 +97,8 @@ def _follow_trace() -> None:
 config.watch("trace", _follow_trace)
 if os.environ.get("DSL_TRACE"):
     _follow_trace()
+if os.environ.get("DSL_LAUNCH_DIR"):
+    importlib.import_module("dsl.mpi.launched").begin()
 
 
 def __getattr__(name: str) -> Any:

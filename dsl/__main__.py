@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "a tour of what dsl does today, in a few seconds",
     "doctor": "versions, processor, threads, cache, options and packages, for a bug report",
     "dump": "the IR and kernels of a function: dump module:function f64[3,4] 5",
+    "launch": "a script on many ranks, restarted when one fails: launch -n 4 --restarts 3 train.py",
     "bench": "benchmarks against the peers installed; bench --help",
     "help": "this text",
 }
@@ -45,6 +46,10 @@ def _run(name: str, words: Sequence[str]) -> int:
         from dsl.commands import bench
 
         return bench.run(words)
+    if name == "launch":
+        from dsl.commands import launch
+
+        return launch.run(words)
     if words and name != "help":
         print(f"error: {name} takes no arguments, got {' '.join(words)}", file=sys.stderr)
         return 2

@@ -23,7 +23,7 @@ import numpy as np
 
 from dsl import events
 from dsl.autodiff.recording import spell_out
-from dsl.config import config
+from dsl.config import config, launched_rank
 from dsl.errors import ConfigError, DslError, NanError, UnsupportedError
 from dsl.frontend import functions, library
 from dsl.frontend.runtime import call as call_traced
@@ -122,7 +122,9 @@ def _dump(graph: Graph, label: str) -> None:
         return
     from dsl.ir.text import print_graph
 
-    folder = Path(target) / graph.name.strip("<>")
+    rank = launched_rank()
+    whose = Path(target) if rank is None else Path(target) / f"rank-{rank}"
+    folder = whose / graph.name.strip("<>")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{label}.ir").write_text(print_graph(graph, locations=True))
 

@@ -27,7 +27,9 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, cast, get_args, ove
 
 from dsl.errors import ConfigError
 
-__all__ = ["OPTIONS", "TOPICS", "Config", "Kind", "Option", "config", "did_you_mean"]
+__all__ = [
+    "OPTIONS", "TOPICS", "Config", "Kind", "Option", "config", "did_you_mean", "launched_rank", "launched_ranks",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -398,6 +400,22 @@ def _refuse_assignment(name: str, value: object) -> NoReturn:
         f"options are not assigned to; write config.update({name}={value!r}), "
         f"or config.override({name}={value!r}) in a `with` statement"
     )
+
+
+# --- The launcher's part of the environment ------------------------------------------------------
+
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+
+
+def launched_rank() -> int | None:
+    """Return the rank that a launcher of MPI gave this process, or None; MPI is not started for the sake of it."""
+    return next((int(os.environ[name]) for name in _RANK if name in os.environ), None)
+
+
+def launched_ranks() -> int:
+    """Return how many processes the launcher of MPI started, or 1."""
+    return next((int(os.environ[name]) for name in _RANKS if name in os.environ), 1)
 
 
 config = Config()

@@ -11,7 +11,7 @@ from typing import Protocol
 
 __all__ = [
     "AbortedError", "AliasError", "BranchError", "CancelledError", "CheckpointError", "ConfigError", "ConversionError",
-    "CorruptCheckpointError", "DeadlineError", "DeviceError", "DslError", "GradientError", "IndexTypeError", "InternalError",
+    "CorruptCheckpointError", "DeadlineError", "DeviceError", "DslError", "FeedError", "GradientError", "IndexTypeError", "InternalError",
     "LeakError", "LoopTypeError", "MissingAttributeError", "MissingCheckpointError", "NanError",
     "NonConcreteError", "OutOfRangeError", "ParseError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError",
     "UndefinedError", "UnsupportedError", "VerifyError",

@@ -1,8 +1,8 @@
 """Log lines by topic, on stderr, for the topics that `DSL_LOGS` or `config.logs` names.
 
 In: a topic of `TOPICS` and a message in the style of `logging`. Out: one line through the logger `dsl.<topic>`, or
-nothing, cheaply. The lines do not go on to the root logger, so they appear once; add a handler to the logger `dsl`
-to have them elsewhere as well.
+nothing, cheaply; under `mpirun` behind the rank, `[2] [dsl.<topic>] …`. The lines do not go on to the root logger,
+so they appear once; add a handler to the logger `dsl` to have them elsewhere as well.
 
 >>> from dsl.config import config
 >>> with config.override(logs="passes"):
@@ -16,7 +16,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-from dsl.config import TOPICS, config, did_you_mean
+from dsl.config import TOPICS, config, did_you_mean, launched_rank
 from dsl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,6 +79,12 @@ def _parent() -> logging.Logger:
     return parent
 
 
+def _rank_prefix() -> str:
+    """Return what a line begins with under `mpirun`; `python -m dsl launch` has a prefix of its own."""
+    rank = launched_rank()
+    return "" if rank is None or "DSL_LAUNCH_DIR" in os.environ else f"[{rank}] "
+
+
 def _stderr_handler() -> logging.Handler:
     import logging
 
@@ -88,5 +94,5 @@ def _stderr_handler() -> logging.Handler:
             sys.stderr.write(self.format(record) + "\n")
 
     handler = Stderr()
-    handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
+    handler.setFormatter(logging.Formatter(f"{_rank_prefix()}[%(name)s] %(message)s"))
     return handler

@@ -74,6 +74,10 @@ def test_summaries_are_written_and_read_as_shown(bless: bool) -> None:
     assert check_page(DOCS / "summaries.md", bless=bless) >= 2
 
 
+def test_graphs_and_sessions_work_as_shown(bless: bool) -> None:
+    assert check_page(DOCS / "graphs.md", bless=bless) >= 10
+
+
 def test_queues_work_as_shown(bless: bool) -> None:
     assert check_page(DOCS / "queues.md", bless=bless) >= 5
 

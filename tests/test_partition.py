@@ -96,7 +96,7 @@ TWICE = """graph @g(%x: f64[]) -> (f64[], f64[]) {
 
 def test_a_value_goes_to_a_device_once() -> None:
     found = check(placed(TWICE), [0.5])
-    assert transfers(found) == ["/rank:0/cpu:0;/rank:0/cpu:1;add_0:0"]
+    assert transfers(found) == [f"{device(0)};{device(1)};add_0:0"]
     assert kinds(found, 0) == ["add", "send"]
     assert kinds(found, 1) == ["cos", "recv", "sin"]
 

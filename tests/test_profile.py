@@ -151,7 +151,7 @@ def test_loops_within_loops_and_branches() -> None:
         total = x * 0
         for i in range(n):
             for _ in range(i):
-                total = np.cos(total + x)
+                total = np.cos(total[::-1] + x)
             if i % 2 == 0:
                 total = np.exp(-total)
         return total
@@ -164,6 +164,23 @@ def test_loops_within_loops_and_branches() -> None:
     assert sorted(inside) == [("add cos", 10), ("negative exp", 3), ("scan", 5)]
     names = [item.name for item in outer.inside]
     assert outer.inside[names.index("add cos")].parent == names.index("scan")
+
+
+def test_trips_that_run_block_by_block_are_one_run_of_the_kernel() -> None:
+    """A profile measures the code that runs without it."""
+
+    @dsl.jit
+    def pointwise(x, n):
+        for _ in range(n):
+            x = np.cos(x) + 1
+        return x
+
+    x = np.linspace(0, 1, 4000)
+    expected = pointwise(x, 200)
+    with dsl.profile() as p:
+        assert pointwise(x, 200).tobytes() == expected.tobytes()
+    (loop,) = of_kind(p, "loop")
+    assert [(i.name, i.count) for i in loop.inside if i.kind == "kernel"] == [("cos add", 1)]
 
 
 def test_scalar_code_in_loops_has_no_clocks() -> None:
@@ -233,6 +250,24 @@ def test_a_program_that_calls_python_and_what_that_raises(
     assert capsys.readouterr().out.startswith("largest 0.0\nlargest 0.8")
     assert [event.args.get("raised") for event in of_kind(p, "call")] == [None, "AssertionError"]
     assert "sin max" in {event.name for event in of_kind(p, "kernel")}
+
+
+def test_an_interrupt_while_times_are_taken_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    session, x, b = two_devices()
+    value = np.full((200, 100), 0.5)
+    expected = session.run(b, {x: value})
+    with dsl.profile():
+        monkeypatch.setattr(events, "program", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            layer(np.ones((40, 30)), np.ones((30, 20)))
+        with pytest.raises(KeyboardInterrupt):
+            session.run(b, {x: value})
+        monkeypatch.undo()
+        assert session.run(b, {x: value}) == expected
+    assert layer(np.ones((40, 30)), np.ones((30, 20))).shape == (40, 20)
 
 
 # --- Sessions ------------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ def _blocks(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-_programs = st.lists(st.recursive(_writes, _blocks, max_leaves=8), min_size=1, max_size=4)
+_programs = st.lists(st.recursive(_writes, _blocks, max_leaves=6), min_size=1, max_size=4)
 
 
 class Meaning:
@@ -399,13 +399,13 @@ def test_all_ways_to_run_a_program_agree(program: Any, y: float) -> None:
     assert_agree(program, y)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(program=_programs, y=st.sampled_from([0.7, -0.7, 0.0]))
 def test_random_programs_agree(program: Any, y: float) -> None:
     assert_agree(program, y)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(program=_programs)
 def test_gradients_of_random_programs_with_respect_to_variables(program: Any) -> None:
     """The reads of a graph stand for its variables, in loops too: moving one moves the result as the gradient says."""

@@ -686,7 +686,7 @@ class KernelEmitter:
 
     def at_once(
         self, evaluator: Evaluator, group: list[int], starts: list[Operand], count: Operand,
-        points: list[Callable[[], None]], metadata: str,
+        points: Sequence[Callable[[], None]], metadata: str,
     ) -> None:  # fmt: skip
         """Go through stretches of merged axes side by side."""
         fn = evaluator.fn

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -289,7 +290,7 @@ class Region:
         for k, statement in enumerate(made.statements):
             self.now = k
             self.mark = len(self.program.report.lines)
-            self.emit(statement)
+            self.timed(statement, partial(self.statement, statement))
             self.note(statement, self.names)
             for value in [*statement.reads, *statement.writes]:
                 if self.last.get(value, -1) <= k:
@@ -316,12 +317,13 @@ class Region:
         if not placed.slot.users and placed.slot.owned:
             self.program.release(placed.slot)
 
-    def emit(self, statement: Statement) -> None:
+    def timed(self, statement: Statement, emit: Callable[[], None]) -> None:
+        """Emit a statement, with clocks around it if the program has any."""
         timer = self.program.timer
         if timer is None:
-            self.statement(statement)
+            emit()
         else:
-            timer.run(self, statement, lambda: self.statement(statement))
+            timer.run(self, statement, emit)
 
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, Kernel):

@@ -10,14 +10,14 @@ changes, so it is false in all later trips, and a block without a point that goe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from dsl.codegen.accesses import walk
 from dsl.codegen.arrays import Array
 from dsl.codegen.expressions import Expression
 from dsl.codegen.kernels import KernelEmitter
-from dsl.codegen.llvm import Value
+from dsl.codegen.llvm import Value, Variable
 from dsl.codegen.memory import Slot
 from dsl.codegen.plan import Kernel, is_checked
 from dsl.ir import graph as ir
@@ -33,17 +33,27 @@ _FEW = 256  # points that are not worth it
 class Carried(Protocol):
     """A carried value of a loop."""
 
-    param: ir.Value
-    result: ir.Value
-    home: Slot | None
-    sizes: dict[int, object]
+    @property
+    def param(self) -> ir.Value: ...
+
+    @property
+    def result(self) -> ir.Value: ...
+
+    @property
+    def home(self) -> Slot | None: ...
+
+    @property
+    def sizes(self) -> Mapping[int, Variable]: ...
 
 
 class Loop(Protocol):
     """A loop that has begun: its carried values are at home."""
 
-    body: ir.Graph
-    carried: Sequence[Carried]
+    @property
+    def body(self) -> ir.Graph: ...
+
+    @property
+    def carried(self) -> Sequence[Carried]: ...
 
     def enter(self, graph: ir.Graph, first: tuple[Value, ...]) -> Region: ...
 
@@ -67,7 +77,10 @@ def emit_repeats(loop: Loop, trips: Value, poll: Callable[[], None]) -> bool:
         return False
     number = loop.body.params[0]
     moving = _moving(kernel, loop, number)
-    emitter.repeat(trips, lambda trip: inner.set_register(number, trip), poll, moving)
+    inner.timed(
+        kernel,
+        lambda: emitter.repeat(trips, lambda trip: inner.set_register(number, trip), poll, moving),
+    )
     report = inner.program.report
     report.in_place.extend((root.node.op.name, root.node.loc) for root in kernel.roots)
     inner.mark = len(report.lines)
@@ -82,7 +95,7 @@ def _stays(item: Carried) -> bool:
 
 def _only_kernel(inner: Region) -> Kernel | None:
     """Return the kernel that a body consists of."""
-    if inner.program.timer is not None or any(node.regions for node in inner.graph.nodes):
+    if any(node.regions for node in inner.graph.nodes):
         return None
     statements = inner.planned().statements
     if len(statements) != 1 or not isinstance(statements[0], Kernel):

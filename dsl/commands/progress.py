@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from dsl.config import launched_rank
+
 __all__ = ["progress"]
 
 T = TypeVar("T")
@@ -13,7 +15,10 @@ WIDTH = 30
 
 
 def progress(items: Sequence[T], title: str) -> Iterator[T]:
-    """Yield the items, drawing on stderr how many are done; where stderr is no terminal, only the end is written."""
+    """Yield the items, drawing on stderr how many are done; where stderr is no terminal, only the end is written.
+
+    Of many ranks, rank 0 draws.
+    """
     for done, item in enumerate(items):
         _draw(title, done, len(items))
         yield item
@@ -22,7 +27,7 @@ def progress(items: Sequence[T], title: str) -> Iterator[T]:
 
 def _draw(title: str, done: int, total: int) -> None:
     finished = done == total
-    if not (finished or sys.stderr.isatty()):
+    if launched_rank() or not (finished or sys.stderr.isatty()):
         return
     full = WIDTH * done // max(total, 1)
     bar = "#" * full + "." * (WIDTH - full)

@@ -91,6 +91,6 @@ def _checked(arg: Any, type: TensorType, sizes: dict[Dim, int], k: int) -> np.nd
     array = np.asarray(arg)
     if array.dtype != type.dtype:
         raise TypeRuleError(f"argument {k}: expected {type}, got an array of {array.dtype}")
-    if not bind_shape(type.shape, array.shape, sizes):
+    if array.shape != type.shape and not bind_shape(type.shape, array.shape, sizes):
         raise ShapeError(f"argument {k}: expected {type}, got an array of shape {array.shape}")
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return array if array.flags.c_contiguous else np.array(array, order="C")

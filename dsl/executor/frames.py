@@ -17,7 +17,7 @@ from dsl.ir.printer import node_lines
 from dsl.ir.registry import Trait
 from dsl.ir.types import BOOL, scalar
 
-__all__ = ["Conditions", "Frames", "StaticFrame", "fail", "waits_of"]
+__all__ = ["Conditions", "Frames", "StaticFrame", "fail", "in_order", "sources_of", "waits_of"]
 
 
 def fail(graph: Graph, message: str, node: Node) -> NoReturn:
@@ -195,30 +195,58 @@ def _opposite(a: Condition, b: Condition) -> bool:
     return sides and x[0] is y[0] and x[1] != y[1]  # type: ignore[index]
 
 
+def sources_of(node: Node, frames: Frames) -> list[Node]:
+    """Return what must be over before a node runs: whatever goes into a frame may decide about what comes out."""
+    found = [*(value.node for value in node.inputs), *node.controls]
+    return found + frames.of[node].enters if node.op.name == "exit" else found
+
+
+def in_order(graph: Graph, frames: Frames) -> list[Node] | None:
+    """Return the nodes with the sources of each before it; None if a frame is entered with what has left it."""
+    missing = {node: set(sources_of(node, frames)) & frames.of.keys() for node in graph.nodes}
+    readers: dict[Node, list[Node]] = {}
+    for node, sources in missing.items():
+        for source in sources:
+            readers.setdefault(source, []).append(node)
+    found = [node for node, sources in missing.items() if not sources]
+    for node in found:  # grows meanwhile
+        for reader in readers.get(node, ()):
+            missing[reader].discard(node)
+            if not missing[reader]:
+                found.append(reader)
+    return found if len(found) == len(missing) else None
+
+
 Waits = tuple[int, int]
 
 
-def waits_of(graph: Graph, frames: Frames) -> dict[Node, Waits]:
+def waits_of(order: list[Node], frames: Frames) -> dict[Node, Waits]:
     """Map each node to the nodes that may wait for something outside and that it comes after, as bits of two numbers.
 
     The first has those of the same iteration. The second has those of earlier iterations, which are all that the frame
     and its inner frames hold: an iteration may have to wait until an earlier one is over. What does not wait for
     the same must not be made one: the other side may be waiting for one of the two before it goes on.
     """
-    blocking = {n: 1 << k for k, n in enumerate(graph.nodes) if n.op.has(Trait.BLOCKING)}
-    inside: dict[StaticFrame, int] = dict.fromkeys(frames.all.values(), 0)
-    for node, bit in blocking.items():
-        frame: StaticFrame | None = frames.of[node]
-        while frame is not None:
-            inside[frame] |= bit
-            frame = frame.parent
-    found: dict[Node, Waits] = {value.node: (0, 0) for value in graph.params}
-    for node in graph.nodes:
+    blocking = {n: 1 << k for k, n in enumerate(order) if n.op.has(Trait.BLOCKING)}
+    inside = _inside(blocking, frames)
+    found: dict[Node, Waits] = {}
+    for node in order:
         now, before = blocking.get(node, 0), 0
-        for source in [*(value.node for value in node.inputs), *node.controls]:
-            now |= found[source][0]
-            before |= found[source][1]
+        for source in sources_of(node, frames):
+            waits = found.get(source, (0, 0))  # params wait for nothing
+            now, before = now | waits[0], before | waits[1]
         if node.op.name == "loop_merge":
             before |= inside[frames.of[node]]
         found[node] = (now | before, before) if node.op.name == "exit" else (now, before)
+    return found
+
+
+def _inside(blocking: dict[Node, int], frames: Frames) -> dict[StaticFrame, int]:
+    """Map each frame to the bits of the nodes in it and in its inner frames."""
+    found = dict.fromkeys(frames.all.values(), 0)
+    for node, bit in blocking.items():
+        frame: StaticFrame | None = frames.of[node]
+        while frame is not None:
+            found[frame] |= bit
+            frame = frame.parent
     return found

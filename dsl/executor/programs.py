@@ -10,6 +10,7 @@ from typing import Any
 
 from dsl.codegen import frame
 from dsl.codegen.cpu.native import Native, ParamKind, compile_graph
+from dsl.executor.sizes import with_known_sizes
 from dsl.executor.units import Unit
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Graph, Node, Value
@@ -41,7 +42,7 @@ class Programs:
     timed: bool = False
 
     def make(self, unit: Unit) -> Program:
-        graph = unit_graph(unit)
+        graph = with_known_sizes(unit_graph(unit))
         if not _is_closed(graph):
             return Program(graph, None)
         alike = not self.timed and all(map(is_total, graph.nodes))

@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsl.config import config
+from dsl.errors import PeerError
 from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph
 from dsl.ir.parts import Partition
 from dsl.ir.remote import Remote
 from dsl.mpi.agreement import agree
+from dsl.mpi.pulse import beat
 from dsl.mpi.rendezvous import Exchange, RankRendezvous
 from dsl.mpi.shared import transport
 from dsl.mpi.world import world
@@ -87,8 +89,14 @@ class OverRanks:
             found = run_parts(
                 self.local, args, self.devices, self._run_one, here, rendezvous=meeting
             )
+        except PeerError:
+            raise
+        except BaseException as error:
+            exchange().tell(meeting, error)
+            raise
         finally:
             meeting.close()
+        beat(self.name)
         return [self._result(k, args, found) for k in range(len(self.types))]
 
     def _run_one(self, graph: Graph, args: Sequence[Any], environment: Environment) -> Any:

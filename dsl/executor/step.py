@@ -24,15 +24,13 @@ from dsl.executor.tables import Handed, Plan
 from dsl.executor.units import Unit
 from dsl.executor.words import peek, read_token, write_feed, write_result
 from dsl.ir.environment import Cancel, Environment
-from dsl.ir.graph import Node, Value
+from dsl.ir.graph import Node
 from dsl.ir.interpret import apply_node, interpret
 from dsl.ir.token_machine import DEAD, Tag, Trace
 
 __all__ = ["Step"]
 
-BUDGET = (
-    10_000_000  # ns that the core runs before Python looks at signals, the deadline and who cancels
-)
+BUDGET = 10_000_000  # ns that the core runs before Python has a look: signals, deadline, cancelling
 _WAIT = 0.02  # s between two looks while the step waits
 
 
@@ -48,8 +46,8 @@ class Step:
         self.address: int = self.words.ctypes.data
         self.words[layout.Run.PLAN] = plan.address
         self.words[layout.Run.POOLS] = self.pools.ctypes.data
-        self.words[layout.Run.FEEDS] = self.feeds.ctypes.data
-        self.words[layout.Run.FETCHED] = self.fetched.ctypes.data
+        self.feeds_at = self.words[layout.Run.FEEDS] = self.feeds.ctypes.data
+        self.fetched_at = self.words[layout.Run.FETCHED] = self.fetched.ctypes.data
         self.core = core()
         keep = (self.words, self.pools, plan)
         weakref.finalize(self, _end, self.core.end, self.address, keep)
@@ -65,9 +63,8 @@ class Step:
             cancelled or environment.cancelled,
             getattr(environment.rendezvous, "poll", None),
         )
-        base = self.feeds.ctypes.data
         for slot, array in zip(self.plan.params, args, strict=True):
-            write_feed(base + 8 * slot.word, array)
+            write_feed(self.feeds_at + 8 * slot.word, array)
         self.fetched[:] = 0
         self.words[layout.Run.TRACE] = trace is not None
         try:
@@ -89,7 +86,7 @@ class Step:
                 self._tell_trace()
                 continue
             self.waiting.check()
-            handed = self._take_handed()
+            handed = self._take_handed() if self.plan.handed else []
             for unit, iteration in handed:
                 self._do(self.plan.handed[unit], unit, iteration)
             if status == Status.DONE:
@@ -99,10 +96,9 @@ class Step:
     def _clear(self) -> None:
         """Release every token; on the way out of a run."""
         self.core.clear(self.address)
-        base = self.fetched.ctypes.data
         for slot in self.plan.fetches.values():
             if slot.type.rank:
-                self.core.release(peek(base + 8 * slot.word, 1 + slot.type.rank))
+                self.core.release(peek(self.fetched_at + 8 * slot.word, 1 + slot.type.rank))
 
     # -- what is handed out ----------------------------------------------------------------------------------------
 
@@ -175,25 +171,19 @@ class Step:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _results(self) -> list[np.ndarray]:
-        found: dict[Value, np.ndarray] = {}
-        base = self.fetched.ctypes.data
+        """Return the results; of one that is asked for twice, the second is a copy."""
+        found = []
         for value in self.plan.graph.results:
             slot = self.plan.fetches.get(value)
-            flag = 0 if slot is None else int(self.fetched[slot.word - 1])
+            flag = 0 if slot is None else peek(self.fetched_at, slot.word - 1)
             if slot is None or not flag:
                 message = "a result is never produced: it, or what it reads, is inside a loop"
                 fail(self.plan.graph, message, value.node)
             if flag == layout.DEAD:
                 message = "a result is dead: it lies in a branch that was not taken"
                 fail(self.plan.graph, message, value.node)
-            if value not in found:
-                found[value] = read_token(base + 8 * slot.word, slot.type)
-        seen: set[Value] = set()
-        results = []
-        for value in self.plan.graph.results:
-            results.append(found[value].copy() if value in seen else found[value])
-            seen.add(value)
-        return results
+            found.append(read_token(self.fetched_at + 8 * slot.word, slot.type))
+        return found
 
     def _raise(self) -> NoReturn:
         """Raise what the core noted."""

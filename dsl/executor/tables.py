@@ -129,6 +129,7 @@ class _Tables:
         self.readers: dict[Value, list[tuple[_Placed, int]]] = {}
         self.waiters: dict[Unit, list[_Placed]] = {}
         self.at: dict[Unit, int] = {}
+        self.homes: dict[Node, Unit] = {}  # of constants that wait for something
         self.fetches: dict[Value, Slot] = {}
         self.fetch_words = 1
 
@@ -192,6 +193,8 @@ class _Tables:
                 words += token_words(_tensor(value)) if kind >= Kind.HANDED else 0
         placed = _Placed(unit, kind, area.words, slots, inputs, outputs, program)
         self.placed[unit] = placed
+        if kind == Kind.CONSTANT:
+            self.homes[unit.node] = unit
         area.placed.append(placed)
         area.words = slots + words
         places = {slot.word + owner_word(slot.type) for slot in inputs if slot.type.rank}
@@ -315,30 +318,31 @@ class _Tables:
     def write_presets(self) -> tuple[int, int, list[Slot], np.ndarray]:
         """Write records for params and constants that are there from the beginning, and the words of constants."""
         feeds: list[int] = []
-        params = []
-        outputs: list[list[tuple[Value, Slot]]] = []
+        outputs: list[tuple[Value, Slot]] = []
         for value in self.graph.params:
-            params.append(Slot(_tensor(value), len(feeds)))
-            outputs.append([(value, params[-1])])
+            outputs.append((value, Slot(_tensor(value), len(feeds))))
             feeds += [0] * token_words(_tensor(value))
+        params = [slot for _, slot in outputs]
+        self.write_constants(outputs, feeds)
+        start = self.reserve(layout.Unit.SIZE * len(outputs))
+        for k, pair in enumerate(outputs):
+            place = start + k * layout.Unit.SIZE
+            self.put(place, record=layout.Unit, OUTPUTS=self.write_outputs([pair]), OUTPUT_COUNT=1)
+        return start, len(outputs), params, np.array(feeds or [0], np.int64)
+
+    def write_constants(self, outputs: list[tuple[Value, Slot]], feeds: list[int]) -> None:
+        """Add the words of constants, presets to the outputs; others are told where their words are."""
         for node in self.graph.nodes:
             if node.op.name != "const":
                 continue
-            value = node.output
-            slot = Slot(_tensor(value), len(feeds))
-            if is_preset(node):
-                if value not in self.readers and value not in self.fetches:
-                    continue
-                outputs.append([(value, slot)])
+            value, home = node.output, self.homes.get(node)
+            if home is not None:
+                self.words[self.at[home] + layout.Unit.INDEX] = len(feeds)
+            elif is_preset(node) and (value in self.readers or value in self.fetches):
+                outputs.append((value, Slot(_tensor(value), len(feeds))))
+            else:
+                continue
             feeds += self.constant_words(node)
-            if not is_preset(node):
-                self.point_constant(node, slot.word)
-        start = self.reserve(layout.Unit.SIZE * len(outputs))
-        for k, pairs in enumerate(outputs):
-            self.put(
-                start + k * layout.Unit.SIZE, record=layout.Unit, OUTPUTS=self.write_outputs(pairs), OUTPUT_COUNT=1,
-            )  # fmt: skip
-        return start, len(outputs), params, np.array(feeds or [0], np.int64)
 
     def constant_words(self, node: Node) -> list[int]:
         array = node.attrs["value"].array  # in C order, and lives as long as the graph
@@ -346,12 +350,6 @@ class _Tables:
             padded = array.tobytes().ljust(16, b"\0")
             return [int.from_bytes(padded[k : k + 8], "little", signed=True) for k in (0, 8)]
         return [array.ctypes.data, *array.shape, *([0] * array.ndim)]
-
-    def point_constant(self, node: Node, word: int) -> None:
-        """Tell the unit of a constant that waits for something where its words are."""
-        for unit, placed in self.placed.items():
-            if unit.node is node and placed.kind == Kind.CONSTANT:
-                self.words[self.at[unit] + layout.Unit.INDEX] = word
 
     # -- words -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from dsl.executor.frames import Conditions, Frames, StaticFrame, waits_of
+from dsl.executor.frames import Conditions, Frames, StaticFrame, in_order, sources_of, waits_of
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
 from dsl.ir.types import TensorType
@@ -86,7 +86,7 @@ def _can_join(node: Node) -> bool:
 def make_units(graph: Graph, frames: Frames, cluster: bool) -> list[Unit]:
     """Return the units of a graph, in topological order as far as there is one; presets belong to none."""
     nodes = [node for node in graph.nodes if not is_preset(node)]
-    groups = _groups(graph, frames, nodes) if cluster else {}
+    groups = _groups(graph, frames) if cluster else {}
     units: dict[Hashable, Unit] = {}
     for node in nodes:
         key = groups.get(node, node)
@@ -103,19 +103,22 @@ def make_units(graph: Graph, frames: Frames, cluster: bool) -> list[Unit]:
     return made
 
 
-def _groups(graph: Graph, frames: Frames, nodes: list[Node]) -> dict[Node, Hashable]:
+def _groups(graph: Graph, frames: Frames) -> dict[Node, Hashable]:
     """Map the nodes that may be grouped to their groups."""
-    conditions, waits = Conditions(graph, frames), waits_of(graph, frames)
+    order = in_order(graph, frames)
+    if order is None:
+        return {}
+    conditions, waits = Conditions(graph, frames), waits_of(order, frames)
     kinds: dict[Node, Hashable] = {
         node: (frames.of[node], conditions.running[node], waits[node], node.attrs.get("device"))
-        for node in nodes
+        for node in order
         if _can_join(node)
     }
     levels: dict[Node, int] = {}
-    for node in nodes:
+    for node in order:
         level = 0
-        for source in [*(value.node for value in node.inputs), *node.controls]:
-            if source in levels:
+        for source in sources_of(node, frames):
+            if source in levels and not is_preset(source):
                 alike = node in kinds and source in kinds and kinds[source] == kinds[node]
                 level = max(level, levels[source] + (not alike))
         levels[node] = level
@@ -124,16 +127,18 @@ def _groups(graph: Graph, frames: Frames, nodes: list[Node]) -> dict[Node, Hasha
 
 def _connect(unit: Unit, home: dict[Node, Unit], wanted: set[Value]) -> None:
     """Find what a unit reads, makes and waits for."""
-    is_program = unit.is_program
+    unit.waits = _waits(unit, home)
+    if not unit.is_program:
+        unit.inputs, unit.outputs = list(unit.node.inputs), list(unit.node.outputs)
+        return
+    read = [value for node in unit.nodes for value in node.inputs]
+    outside = [v for v in read if home.get(v.node) is not unit and not is_inlined(v.node)]
+    unit.inputs = list(dict.fromkeys(outside))
     for node in unit.nodes:
-        for value in node.inputs:
-            inside = home.get(value.node) is unit or (is_program and is_inlined(value.node))
-            if not is_program or not (inside or value in unit.inputs):
-                unit.inputs.append(value)
-        for value in node.outputs:
-            if not is_program or value in wanted or node.op.has(Trait.CHECKED):
-                unit.outputs.append(value)
-        for control in node.controls:
-            source = home.get(control)
-            if source is not None and source is not unit and source not in unit.waits:
-                unit.waits.append(source)
+        is_checked = node.op.has(Trait.CHECKED)
+        unit.outputs += [v for v in node.outputs if is_checked or v in wanted]
+
+
+def _waits(unit: Unit, home: dict[Node, Unit]) -> list[Unit]:
+    controls = (home.get(control) for node in unit.nodes for control in node.controls)
+    return list(dict.fromkeys(u for u in controls if u is not None and u is not unit))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from dsl.ir.types import TensorType
 __all__ = ["peek", "poke", "read_token", "write_feed", "write_result"]
 
 _SMALL = 1 << 12  # bytes up to which a copy is quicker than giving memory away
+
+
+_WORDS = [ctypes.c_int64 * count for count in range(67)]  # arrays have up to 64 dims
 
 
 def peek(address: int, word: int = 0) -> int:
@@ -30,45 +34,50 @@ def poke(address: int, word: int, value: int) -> None:
 class _Block:
     """A block of the allocator that an array has for its base."""
 
-    def __init__(self, address: int, dtype: np.dtype, dims: tuple[int, ...]) -> None:
-        self.address = address
-        interface = {"shape": dims, "typestr": "|u1", "data": (address, False), "version": 3}
-        self.__array_interface__ = {**interface, "shape": (int(np.prod(dims)) * dtype.itemsize,)}
+    def __init__(self, address: int, size: int) -> None:
+        self.address, self.release = address, core().release
+        self.__array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3,
+        }  # fmt: skip
 
     def __del__(self) -> None:
-        core().release(self.address)
+        self.release(self.address)
 
 
 def read_token(address: int, type: TensorType) -> np.ndarray:
     """Return the value of a token as an array that nobody else writes.
 
-    A large array that only this token owns goes over to the caller, and the token owns nothing afterwards.
+    A large array that only this token owns goes over to the caller, and the token owns nothing afterwards; its words
+    still tell where the array is.
     """
     if not type.rank:
         return _copied(address, type.dtype, ())
-    pointer = peek(address)
-    dims = tuple((ctypes.c_int64 * type.rank).from_address(address + 8))
-    size = int(np.prod(dims)) * type.dtype.itemsize
-    owner = peek(address, 1 + type.rank)
+    pointer, *dims, owner = _WORDS[type.rank + 2].from_address(address)
+    size = math.prod(dims) * type.dtype.itemsize
     if size > _SMALL and owner == pointer and peek(owner, token_layout.REFERENCES) == 1:
         poke(address, 1 + type.rank, 0)
-        return np.asarray(_Block(owner, type.dtype, dims)).view(type.dtype).reshape(dims)
-    return _copied(pointer, type.dtype, dims)
+        return np.asarray(_Block(owner, size)).view(type.dtype).reshape(dims)
+    return _copied(pointer, type.dtype, tuple(dims))
 
 
 def _copied(address: int, dtype: np.dtype, dims: tuple[int, ...]) -> np.ndarray:
     made = np.empty(dims, dtype)
-    ctypes.memmove(made.ctypes.data, address, made.nbytes)
+    ctypes.memmove(_data(made), address, made.nbytes)
     return made
+
+
+def _data(array: np.ndarray) -> int:
+    """Return the address of an array's data, quicker than `array.ctypes` does."""
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
 
 
 def write_feed(address: int, array: np.ndarray) -> None:
     """Write the words of a token for an array that somebody else keeps."""
     if not array.ndim:
-        ctypes.memmove(address, array.tobytes(), array.nbytes)
+        ctypes.memmove(address, _data(array), array.nbytes)
         return
-    words = [array.ctypes.data, *array.shape, 0]
-    (ctypes.c_int64 * len(words)).from_address(address)[:] = words
+    words = [_data(array), *array.shape, 0]
+    _WORDS[len(words)].from_address(address)[:] = words
 
 
 def write_result(address: int, array: Any, type: TensorType) -> None:
@@ -85,6 +94,6 @@ def write_result(address: int, array: Any, type: TensorType) -> None:
     block = alloc(max(1, plain.nbytes))
     if not block:
         raise MemoryError
-    ctypes.memmove(block, plain.ctypes.data, plain.nbytes)
+    ctypes.memmove(block, _data(plain), plain.nbytes)
     words = [block, *plain.shape]
-    (ctypes.c_int64 * len(words)).from_address(address)[:] = words
+    _WORDS[len(words)].from_address(address)[:] = words

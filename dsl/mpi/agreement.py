@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import DeadlineError, MismatchError
+from dsl.mpi import pulse
 from dsl.mpi.shared import transport
 from dsl.mpi.world import world
 
@@ -59,6 +60,7 @@ def gather_bytes(own: np.ndarray, what: str, timeout: float | None = None) -> np
 def wait(request: Any, what: str, timeout: float | None) -> None:
     """Wait for a request of MPI, while messages move; raise when the time is over or another rank has failed."""
     end = None if timeout is None else time.monotonic() + timeout
+    pulse.waits(what)
     while not request.Test():
         transport().poll()
         if end is not None and time.monotonic() > end:
@@ -66,3 +68,4 @@ def wait(request: Any, what: str, timeout: float | None) -> None:
                 f"{what}: rank {world().rank} waited {timeout:g} s for the other ranks",
                 remedy="every rank must make the same calls in the same order",
             )
+    pulse.beat(what)

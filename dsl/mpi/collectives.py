@@ -4,7 +4,8 @@ Before a collective the ranks meet: each says in a few bytes what it is about to
 failed, ended or does something else is noticed (`waiting`). When all say the same, MPI's blocking call does it, at full speed;
 nobody can be late for it any more. Arrays go straight from and to their memory; noncontiguous ones are copied before.
 
-Messages of two ranks have a header, with which small ones travel; the bytes of a large one follow when it is there.
+Messages of two ranks have a header, with which small ones travel. When that of a large one arrives, memory for its bytes is made
+and MPI told where it is, whether somebody asks for it yet or not: so ranks may send to each other before they receive.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,10 @@ __all__ = ["Meeting", "Ranks", "ranks"]
 
 MESSAGE = 33  # the kind of record that announces an array
 _DIGEST = 16
-_FIRST_TAG, _TAGS = 30_100, 2_000  # of arrays on the communicator of records, whose own tags are below
+_FIRST_TAG, _TAGS = (
+    30_100,
+    2_000,
+)  # of arrays on the communicator of records, whose own tags are below
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
 
@@ -111,6 +115,14 @@ def _told(method: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+class _Message(NamedTuple):
+    """An array that arrived, or is arriving, and who sent it, in words."""
+
+    array: np.ndarray
+    request: Any
+    text: str
+
+
 class Ranks:
     """All ranks of the world. One thread at a time is in a collective."""
 
@@ -124,8 +136,10 @@ class Ranks:
         self.meeting = Meeting(here.collective, self.waits)
         self.behind = Behind(Meeting(here.behind, self.waits), here.threads)
         self._serial = 0
-        self._arrived: dict[tuple[int, int], list[Record]] = {}
-        transport().handlers[MESSAGE] = self._announced
+        self._sent: dict[tuple[int, int], int] = {}  # how many to a rank with a tag
+        self._taken: dict[tuple[int, int], int] = {}
+        self._arrived: dict[tuple[int, int, int], _Message] = {}
+        transport().handle(MESSAGE, self._announced)
 
     def _meet(self, op: str, x: np.ndarray, more: str = "") -> Any:
         return self.meeting.meet(_words(op, x.dtype, x.shape, more))
@@ -222,7 +236,9 @@ class Ranks:
     def recv_from(self, like: np.ndarray, source: int, tag: int) -> np.ndarray:
         if source == NOBODY:
             return np.zeros(like.shape, like.dtype)
-        return self._take(like, source, tag, self._call("recv", like, f"source={source}, tag={tag}"))
+        return self._take(
+            like, source, tag, self._call("recv", like, f"source={source}, tag={tag}")
+        )
 
     @_told
     def exchange(self, x: np.ndarray, dest: int, source: int, tag: int) -> np.ndarray:
@@ -243,9 +259,11 @@ class Ranks:
 
     def _post(self, x: np.ndarray, dest: int, tag: int, call: Call) -> Callable[[], bool]:
         """Send an array, and return what tells whether its memory is free again."""
-        serial = self._serial % _TAGS
+        serial, number = self._serial % _TAGS, self._sent.get((dest, tag), 0)
+        self._sent[dest, tag] = number + 1
         small = x.nbytes <= EAGER
-        numbers = (tag, serial, _CODES[x.dtype], x.ndim, *x.shape, *_as_numbers(str(call)))
+        head = (tag, number, serial, _CODES[x.dtype], x.ndim)
+        numbers = (*head, *x.shape, *_as_numbers(str(call)))
         transport().send(dest, MESSAGE, numbers, x if small else None)
         transport().flush()
         if small:
@@ -254,25 +272,29 @@ class Ranks:
         return request.Test  # type: ignore[no-any-return]
 
     def _take(self, like: np.ndarray, source: int, tag: int, call: Call) -> np.ndarray:
-        key = (source, tag)
-        self.waits.until(call, lambda: bool(self._arrived.get(key)), [source])
-        record = self._arrived[key].pop(0)
-        _, serial, code, rank, *rest = record.numbers
-        found = TensorType(DTYPES[code], tuple(rest[:rank]))
-        if (found.dtype, found.shape) != (like.dtype, like.shape):
-            self.waits.reports.pop(source, None)
+        number = self._taken.get((source, tag), 0)
+        key = (source, tag, number)
+        self.waits.until(call, lambda: key in self._arrived, [source])
+        message = self._arrived.pop(key)
+        self._taken[source, tag] = number + 1
+        array = message.array
+        if (array.dtype, array.shape) != (like.dtype, like.shape):
+            sent, wanted = (TensorType(a.dtype, a.shape) for a in (array, like))
+            self.waits.note(source, message.text)
             self.waits.fail(
-                f"rank {source} sends {found}, and rank {self.rank} expects {TensorType(like.dtype, like.shape)}\n"
-                f"  sent by rank {source}: {_as_text(rest[rank:])}", call,
-            )  # fmt: skip
-        if record.array is not None:
-            return np.asarray(record.array)
-        made = np.empty(like.shape, like.dtype)
-        self.comm.Recv(_bytes(made), source, _FIRST_TAG + serial)
-        return made
+                f"rank {source} sends {sent}, and rank {self.rank} expects {wanted}", call
+            )
+        if message.request is not None:
+            message.request.Wait()
+        return array
 
     def _announced(self, source: int, record: Record) -> None:
-        self._arrived.setdefault((source, record.numbers[0]), []).append(record)
+        tag, number, serial, code, rank, *rest = record.numbers
+        array, request = record.array, None
+        if array is None:
+            array = np.empty(rest[:rank], DTYPES[code])
+            request = self.comm.Irecv(_bytes(array), source, _FIRST_TAG + serial)
+        self._arrived[source, tag, number] = _Message(array, request, _as_text(rest[rank:]))
 
     # -- while the program computes -------------------------------------------------------------------------------------
 

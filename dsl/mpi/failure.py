@@ -7,6 +7,7 @@ while they wait for one. A rank that is told is not told again.
 from __future__ import annotations
 
 import sys
+import time
 import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ __all__ = ["FAILED", "listen", "watch"]
 
 FAILED = 0  # the kind of record that says so
 _GRACE = 2.0  # seconds for the news to go out
+_LINGER = (
+    1.0  # seconds for the others to say so, before mpirun sees that a rank has failed and ends them
+)
 
 
 def watch(world: World) -> None:
@@ -51,6 +55,7 @@ def tell(world: World, error: BaseException) -> None:
             if rank != world.rank:
                 transport().send(rank, FAILED, (world.rank,), data)
         transport().drain(_GRACE)
+        time.sleep(_LINGER)
     except Exception as problem:
         print(f"rank {world.rank}: the other ranks could not be told: {problem}", file=sys.stderr)
 
@@ -71,7 +76,7 @@ def listen(transport: Transport) -> None:
         text = bytes(np.asarray(record.array)).decode(errors="replace")
         transport.fail(PeerError(f"rank {record.numbers[0]} ended with an exception: {text}"))
 
-    transport.handlers[FAILED] = handle
+    transport.handle(FAILED, handle)
 
 
 _ = Any

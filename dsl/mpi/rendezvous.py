@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import CancelledError, InternalError
+from dsl.errors import CancelledError, InternalError, PeerError
 from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Cancel, Done
 from dsl.ir.token_machine import DEAD
-from dsl.mpi import messages
+from dsl.mpi import messages, pulse
 from dsl.mpi.messages import Record
 from dsl.mpi.transport import Transport
 
 __all__ = ["TOKEN", "Exchange", "RankRendezvous"]
 
-TOKEN = 1  # the kind of record that is a token
+TOKEN, ENDED = 1, 19  # kinds of records: a token; a step that has failed
+_TOKENS = "tokens of other ranks"
 
 
 class Exchange:
@@ -33,21 +34,45 @@ class Exchange:
         self.transport = transport
         self.steps: dict[tuple[int, int], RankRendezvous] = {}
         self.early: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
+        self.failed: dict[tuple[int, int], PeerError] = {}  # steps that have not begun here
         self.lock = threading.Lock()
-        transport.handlers[TOKEN] = self._arrived
+        transport.handle(TOKEN, self._arrived)
+        transport.handle(ENDED, self._ended)
 
     def begin(self, step: RankRendezvous) -> None:
         """Let a step have its tokens."""
         with self.lock:
             self.steps[step.number] = step
             early = self.early.pop(step.number, [])
+            failure = self.failed.pop(step.number, None)
         for key, token in early:
             step.arrived(key, token)
+        if failure is not None:
+            step.abort(failure)
 
     def end(self, step: RankRendezvous) -> None:
         """Forget a step."""
         with self.lock:
             self.steps.pop(step.number, None)
+
+    def tell(self, step: RankRendezvous, error: BaseException) -> None:
+        """Tell all other ranks that a step has failed here."""
+        text = np.frombuffer(f"{type(error).__name__}: {error}".encode(), np.uint8)
+        for rank in range(self.transport.size):
+            if rank != self.transport.rank:
+                self.transport.send(rank, ENDED, step.number, text)
+        self.transport.flush()
+
+    def _ended(self, source: int, record: Record) -> None:
+        text = bytes(np.asarray(record.array)).decode(errors="replace")
+        error = PeerError(f"rank {source}: {text}")
+        number = (record.numbers[0], record.numbers[1])
+        with self.lock:
+            step = self.steps.get(number)
+            if step is None:
+                self.failed[number] = error
+        if step is not None:
+            step.abort(error)
 
     def _arrived(self, source: int, record: Record) -> None:
         graph, number, *key = record.numbers
@@ -103,13 +128,14 @@ class RankRendezvous:
                     raise InternalError(f"two nodes wait for {key}")
                 self._waiting[place] = done
         if error is not None:
-            done(CancelledError(f"the step ended: {error}"), ())
+            done(_reason(error), ())
         elif there:
             done(None, [token])
         return lambda: self._cancel(place)
 
     def poll(self) -> None:
         """Move messages; rest for a moment if there are none."""
+        pulse.waits(_TOKENS)
         self.transport.poll()
 
     def flush(self) -> None:
@@ -133,7 +159,7 @@ class RankRendezvous:
             self._error = self._error or error
             waiting, self._waiting = self._waiting, {}
         for done in waiting.values():
-            done(CancelledError(f"the step ended: {error}"), ())
+            done(_reason(error), ())
 
     def close(self) -> None:
         """Forget the step; what was sent goes out."""
@@ -150,3 +176,7 @@ class RankRendezvous:
         if edge not in self._targets:
             self._targets[edge] = DeviceName.parse(edge.split(";")[1]).rank or 0
         return self._targets[edge]
+
+
+def _reason(error: BaseException) -> BaseException:
+    return error if isinstance(error, PeerError) else CancelledError(f"the step ended: {error}")

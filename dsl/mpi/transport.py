@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from dsl.errors import PeerError
 from dsl.mpi.messages import LARGE, Record, pack, unpack
+from dsl.mpi.pulse import tick
 from dsl.mpi.world import World
 
 __all__ = ["Transport"]
@@ -44,6 +46,9 @@ class Transport:
         self._arriving: list[tuple[Any, int, Record]] = []
         self._tag = 0
         self._lock = threading.RLock()
+        self._inbox: deque[tuple[int, Record]] = deque()
+        self._early: dict[int, list[tuple[int, Record]]] = {}  # by kind, until there is a handler
+        self._dispatching = threading.RLock()
         self._idle_since = 0.0
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -107,17 +112,38 @@ class Transport:
             found = self._receive()
             if self._sending:
                 self._sending = [pair for pair in self._sending if not pair[0].Test()]
+            self._inbox.extend(found)
         finally:
             self._lock.release()
-        for source, record in found:
-            self.handlers[record.kind](source, record)
+        self._dispatch()
         if self.failure is not None:
             raise self.failure
         if found:
             self._idle_since = 0.0
+            tick()
         elif sleep:
             self._rest()
         return bool(found)
+
+    def _dispatch(self) -> None:
+        """Take what has arrived to its handlers, in order; another thread that does so already does it for this one."""
+        while self._inbox and self._dispatching.acquire(blocking=False):
+            try:
+                while self._inbox:
+                    source, record = self._inbox.popleft()
+                    handler = self.handlers.get(record.kind)
+                    if handler is None:
+                        self._early.setdefault(record.kind, []).append((source, record))
+                    else:
+                        handler(source, record)
+            finally:
+                self._dispatching.release()
+
+    def handle(self, kind: int, handler: Handler) -> None:
+        """Have records of a kind taken to a handler, those that have come already too."""
+        with self._lock:
+            self.handlers[kind] = handler
+            self._inbox.extendleft(reversed(self._early.pop(kind, [])))
 
     def _rest(self) -> None:
         now = time.perf_counter()

@@ -18,6 +18,7 @@ import numpy as np
 
 from dsl.config import config
 from dsl.errors import DeadlineError, MismatchError, PeerError
+from dsl.mpi import pulse
 
 if TYPE_CHECKING:
     from dsl.ir.location import Location
@@ -29,6 +30,7 @@ __all__ = ["Call", "Waits"]
 WAITING, ENDED, STUCK = range(30, 33)  # kinds of records
 GRACE = 2.0
 """Seconds before a rank that waits says so."""
+_SPIN, _LONGEST = 200e-6, 1e-3  # seconds of looking again at once, and of the longest sleep
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Waits:
         self.last: Call | None = None
         self._count = 0
         for kind, handle in ((WAITING, self._waiting), (ENDED, self._over), (STUCK, self._stuck)):
-            transport.handlers[kind] = handle
+            transport.handle(kind, handle)
         atexit.register(self._end)
 
     # -- waiting --------------------------------------------------------------------------------------------------------
@@ -76,19 +78,26 @@ class Waits:
     ) -> None:
         """Wait until `done()`, which needs the other `ranks`, by default all."""
         self.last = call
-        if done():
-            return
+        if not done():
+            pulse.waits(call)
+            self._until(call, done, ranks)
+        pulse.beat(call.what)
+
+    def _until(
+        self, call: Call, done: Callable[[], bool], ranks: Sequence[int] | None = None
+    ) -> None:
         self._count += 1
         needed = self.others if ranks is None else ranks
         start = time.monotonic()
         due = start + GRACE
         while not done():
             self._move()
+            now = time.monotonic()
             if done():
                 return
-            now = time.monotonic()
             self._check_ended(call, needed)
             if now < due:
+                time.sleep(0 if now - start < _SPIN else min(_LONGEST, (now - start) / 10))
                 continue
             due = now + GRACE
             self._tell(call, now)
@@ -101,7 +110,7 @@ class Waits:
 
     def _move(self) -> None:
         try:
-            self.transport.poll()
+            self.transport.poll(sleep=False)
         except PeerError:
             if self.news is None:
                 raise
@@ -155,6 +164,10 @@ class Waits:
         before, number = self.reports.get(source), record.numbers[0]
         times = before.times + 1 if before is not None and before.number == number else 1
         self.reports[source] = _Report(number, _text(record), times, time.monotonic())
+
+    def note(self, rank: int, text: str) -> None:
+        """Remember what another rank does."""
+        self.reports[rank] = _Report(0, text, 0, 0.0)
 
     def _over(self, source: int, record: Record) -> None:
         self.ended[source] = _text(record)

@@ -18,28 +18,9 @@ from dsl.mpi.swap import swap
 from dsl.mpi.world import world
 from dsl.optim.optimizer import Optimizer
 from dsl.optim.rows import Rows
+from dsl.parallel.shards import SHARDS, Shard, div_shard, mod_shard, owned
 
 __all__ = ["ShardedEmbedding", "div_shard", "mod_shard"]
-
-
-def mod_shard(ids: np.ndarray, rows: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the owner of each id and its row there, ids being dealt out one by one."""
-    return ids % ranks, ids // ranks
-
-
-def div_shard(ids: np.ndarray, rows: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the owner of each id and its row there, each owner having a run of ids."""
-    least, more = divmod(rows, ranks)
-    long = more * (least + 1)  # ids that are on ranks with one row more
-    behind = np.maximum(ids - long, 0)
-    small = max(least, 1)
-    owner = np.where(ids < long, ids // (least + 1), more + behind // small)
-    return owner, np.where(ids < long, ids % (least + 1), behind % small)
-
-
-_SHARDS: dict[str, Callable[[np.ndarray, int, int], tuple[np.ndarray, np.ndarray]]] = {
-    "mod": mod_shard, "div": div_shard,
-}  # fmt: skip
 
 
 class ShardedEmbedding:
@@ -53,25 +34,17 @@ class ShardedEmbedding:
         self, rows: int, width: int, *, optimizer: Optimizer | None = None, strategy: str = "mod",
         dtype: Any = np.float32, init: Callable[[np.ndarray], np.ndarray] | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
-        if strategy not in _SHARDS:
+        if strategy not in SHARDS:
             raise ConfigError(f"strategy must be 'mod' or 'div', got {strategy!r}")
         if rows < 1 or width < 1:
             raise ConfigError(f"a table has rows and columns, got {rows} x {width}")
         self.rows, self.width, self.strategy = rows, width, strategy
         self.dtype, self.world = np.dtype(dtype), world()
-        own = self._owned()
+        own = owned(rows, strategy, self.world.rank, self.world.size)
         first = init or (lambda ids: _small(ids, width, seed))
         self.table = np.ascontiguousarray(first(own), self.dtype).reshape(len(own), width)
         self.optimizer = optimizer
         self.state = None if optimizer is None else optimizer.init(self.table)
-
-    def _owned(self) -> np.ndarray:
-        """Return the ids of the rows that are here, in order of their places."""
-        ids = np.arange(self.rows)
-        owner, place = _SHARDS[self.strategy](ids, self.rows, self.world.size)
-        here = owner == self.world.rank
-        own: np.ndarray = ids[here][np.argsort(place[here], kind="stable")]
-        return own
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -109,6 +82,8 @@ class ShardedEmbedding:
         if len(indices):
             grads = Rows(indices, sent, self.table.shape)
             self.optimizer.apply(grads, self.state, self.table)
+        else:
+            self.state.step[...] += 1  # the same on all ranks, whoever has rows to update
 
     def _checked(self, ids: Any) -> np.ndarray:
         found = np.asarray(ids)
@@ -122,7 +97,7 @@ class ShardedEmbedding:
 
     def _partition(self, flat: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the positions of ids by owner, and for each owner the places of its rows."""
-        owner, place = _SHARDS[self.strategy](flat, self.rows, self.world.size)
+        owner, place = SHARDS[self.strategy](flat, self.rows, self.world.size)
         order = np.argsort(owner, kind="stable")
         counts = np.bincount(owner, minlength=self.world.size)
         return order, np.split(place[order], np.cumsum(counts)[:-1])
@@ -132,6 +107,27 @@ class ShardedEmbedding:
     def gather(self) -> np.ndarray:
         """Return the whole table, on every rank."""
         return self.lookup(np.arange(self.rows))
+
+    def dsl_shards(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of the table: this rank's rows, and those of the optimiser's slots."""
+        found: dict[str, Any] = {"table": Shard(self.table, self.rows, self.strategy)}
+        if self.state is not None:
+            found["step"] = self.state.step
+            found["slots"] = {name: self._slot(slot) for name, slot in self.state.slots.items()}
+        return found
+
+    def _slot(self, slot: Any) -> Any:
+        alike = np.shape(slot) == self.table.shape
+        return Shard(slot, self.rows, self.strategy) if alike else slot
+
+    def dsl_take_shards(self, found: dict[str, Any]) -> None:
+        """Take over what `dsl_shards` returned, in this process or in another."""
+        self.table[...] = found["table"].array
+        if self.state is not None:
+            self.state.step[...] = found["step"]
+            for name, slot in self.state.slots.items():
+                saved = found["slots"][name]
+                slot[...] = saved.array if isinstance(saved, Shard) else saved
 
 
 def _small(ids: np.ndarray, width: int, seed: int) -> np.ndarray:

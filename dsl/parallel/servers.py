@@ -20,6 +20,7 @@ import numpy as np
 from dsl.config import config
 from dsl.errors import ConfigError, DeadlineError
 from dsl.frontend.trees import flatten, unflatten
+from dsl.mpi import pulse
 from dsl.mpi.messages import Record
 from dsl.mpi.shared import transport
 from dsl.mpi.world import world
@@ -196,13 +197,15 @@ class ParameterServer:
 
     def _next(self, *kinds: int, source: int | None = None) -> Record:
         end = time.monotonic() + config.mpi_timeout
+        who = "the server" if self.world.rank != self.server else "the workers"
+        pulse.waits(who)
         while True:
             found = self._box.take(self._number, kinds, source)
             if found is not None:
+                pulse.beat(f"a message of {who}")
                 return found
             transport().poll()
             if time.monotonic() > end:
-                who = "the server" if self.world.rank != self.server else "the workers"
                 raise DeadlineError(
                     f"rank {self.world.rank} heard nothing of {who} for {config.mpi_timeout} s"
                 )
@@ -258,7 +261,7 @@ class _Mailbox:
     def __init__(self) -> None:
         self.waiting: list[Record] = []
         for kind in (GRADIENT, PARAMETERS, STOP):
-            transport().handlers[kind] = self._arrived
+            transport().handle(kind, self._arrived)
 
     def _arrived(self, source: int, record: Record) -> None:
         self.waiting.append(record)

@@ -158,7 +158,9 @@ def _axis(scale: _Scale, y: float) -> Iterator[str]:
     for k in range(int(scale.seconds / step) + 1):
         x = scale.x(k * step)
         yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_MARGIN}" y2="{y:.1f}" stroke="#e2e8f0"/>'
-        yield f'<text x="{x:.1f}" y="{y + 12:.1f}" fill="#64748b">{shown_time(k * step) if k else 0}</text>'
+        if x < scale.width - 5 * _LETTER:
+            label = shown_time(k * step) if k else "0"
+            yield f'<text x="{x:.1f}" y="{y + 12:.1f}" fill="#64748b">{label}</text>'
 
 
 def _step(seconds: float) -> float:
@@ -170,7 +172,8 @@ def _step(seconds: float) -> float:
 
 def _legend(events: Sequence[Event], y: float) -> Iterator[str]:
     x = float(_MARGIN)
-    present = {item.kind for event in events for item in (event, *event.inside)}
+    present = {event.kind for event in events}
+    present |= {item.kind for event in events for item in event.inside}
     for kind, colour in COLOURS.items():
         if kind in present:
             size = f'x="{x:.1f}" y="{y:.1f}" width="10" height="10"'

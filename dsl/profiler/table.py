@@ -89,7 +89,8 @@ def table(events: Sequence[Event], n: int, seconds: float, dropped: int) -> str:
 def _head(events: Sequence[Event], seconds: float, dropped: int) -> str:
     count = sum(event.kind in ("call", "step") for event in events)
     rows = len({event.row for event in events})
-    lines = [f"profile of {shown_time(seconds)}: {count} calls and steps on {rows} rows"]
+    where = "one row" if rows == 1 else f"{rows} rows"
+    lines = [f"profile of {shown_time(seconds)}: {count} calls and steps on {where}"]
     phases = _phases(events)
     if phases:
         listed = ", ".join(f"{name} {shown_time(spent)}" for name, spent in phases.items())

@@ -32,38 +32,64 @@ def fuse(graph: Graph, resources: Mapping[str, Any]) -> Graph:
     """Return a structured graph with a `program` for each part that waits for nothing; a flat graph stays as it is."""
     if is_flat(graph):
         return graph
-    parts = _parts(graph)
     made = _Fused(graph)
-    number = {node: k for k, part in enumerate(parts) for node in part}
-    left = [len(part) for part in parts]
-    for node in graph.nodes:
-        if node not in number:
+    for others, part in _levels(graph):
+        for node in others:
             made.keep(node)
-            continue
-        left[number[node]] -= 1
-        if not left[number[node]]:
-            made.replace(parts[number[node]], resources)
+        if part:
+            made.replace(part, resources)
     return made.finish()
 
 
-def _parts(graph: Graph) -> list[list[Node]]:
-    """Return the parts in an order in which they can run; constants are wherever they are read."""
-    level: dict[Node, int] = {}
-    fusible = {node: all(map(waits_for_nothing, walk(node))) for node in graph.nodes}
-    found: dict[int, list[Node]] = {}
+def _levels(graph: Graph) -> list[tuple[list[Node], list[Node]]]:
+    """Return for each level, in order, the nodes that stay and those that form a part; constants are wherever they are read."""
+    fusible = {
+        node: node.op.name != "const" and all(map(waits_for_nothing, walk(node)))
+        for node in graph.nodes
+    }
+    level = _late(graph, fusible, _early(graph, fusible))
+    found: list[tuple[list[Node], list[Node]]] = [
+        ([], []) for _ in range(1 + max(level.values(), default=0))
+    ]
     for node in graph.nodes:
-        before = [v.node for v in node.inputs] + list(node.controls)
-        level[node] = max(
-            (
-                level[p] + (not (fusible[p] and fusible[node]))
-                for p in before
-                if p in level and p.op.name != "const"
-            ),
-            default=0,
-        )
-        if fusible[node] and node.op.name != "const":
-            found.setdefault(level[node], []).append(node)
-    return [part for _, part in sorted(found.items())]
+        found[level[node]][fusible[node]].append(node)
+    return found
+
+
+def _before(node: Node) -> list[Node]:
+    nodes = [*(v.node for v in node.inputs), *node.controls]
+    return [n for n in nodes if n.op.name not in ("const", "param")]
+
+
+def _early(graph: Graph, fusible: Mapping[Node, bool]) -> dict[Node, int]:
+    level: dict[Node, int] = {}
+    for node in graph.nodes:
+        steps = (level[p] + (not (fusible[p] and fusible[node])) for p in _before(node))
+        level[node] = max(steps, default=0)
+    return level
+
+
+def _late(graph: Graph, fusible: Mapping[Node, bool], early: Mapping[Node, int]) -> dict[Node, int]:
+    """Move reads, and what is computed from them, to where they are needed: after a wait, with what uses them."""
+    limit: dict[Node, int] = {}
+    level: dict[Node, int] = {}
+    moving = _computed_from_reads(graph, fusible)
+    for node in reversed(graph.nodes):
+        level[node] = limit.get(node, early[node]) if node in moving else early[node]
+        for p in _before(node):
+            at_most = level[node] - (not (fusible[p] and fusible[node]))
+            limit[p] = min(limit.get(p, at_most), at_most)
+    return level
+
+
+def _computed_from_reads(graph: Graph, fusible: Mapping[Node, bool]) -> set[Node]:
+    found: set[Node] = set()
+    for node in graph.nodes:
+        reads = node.op.name == "read_variable"
+        computes = not has_effect(node) and not found.isdisjoint(_before(node))
+        if fusible[node] and (reads or computes):
+            found.add(node)
+    return found
 
 
 class _Fused:

@@ -62,13 +62,11 @@ class _Root(Scope):
 
     def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
         regions = tuple(options.get("regions", ()))
-        given = tuple(inputs)
+        given, name = tuple(inputs), op if isinstance(op, str) else op.name
         if regions:
-            name = op if isinstance(op, str) else op.name
-            regions, variables = hoist_reads(name, regions)
-            options["regions"] = regions
+            options["regions"], variables = hoist_reads(name, regions)
             given += tuple(self._read(name, type) for name, type in variables.items())
-        if self.waits:
+        if self.waits and name != "const":  # constants are wherever they are read
             before = (*options.get("controls", ()), *itertools.chain.from_iterable(self.waits))
             options["controls"] = tuple(dict.fromkeys(before))
         made = super().node(op, given, attrs, **options)

@@ -83,6 +83,8 @@ class Partial:
 
     def run(self, fetches: Sequence[Any], given: Mapping[Value, Any]) -> list[Any]:
         """Feed some values and return some results."""
+        if self.error is not None:
+            raise self.error
         self._check(fetches, given)
         arrays = {value: self._takes[value](x) for value, x in given.items()}
         for value, array in arrays.items():

@@ -31,6 +31,7 @@ class _InGraphs(waiting.Queue):
         trace = current_trace()
         if trace is None:
             return super().enqueue(element, timeout)
+        _refuse_timeout(timeout)
         return self._act(trace, "enqueue", self._inputs(element, None))
 
     def enqueue_many(self, batch: Any, timeout: float | None = None) -> Any:
@@ -38,6 +39,7 @@ class _InGraphs(waiting.Queue):
         trace = current_trace()
         if trace is None:
             return super().enqueue_many(batch, timeout)
+        _refuse_timeout(timeout)
         return self._act(trace, "enqueue_many", self._inputs(batch, Symbol("n")))
 
     def dequeue(self, timeout: float | None = None) -> Any:
@@ -45,6 +47,7 @@ class _InGraphs(waiting.Queue):
         trace = current_trace()
         if trace is None:
             return super().dequeue(timeout)
+        _refuse_timeout(timeout)
         return self._taken(trace, "dequeue", (), None)
 
     def dequeue_many(self, n: Any, timeout: float | None = None) -> Any:
@@ -52,6 +55,7 @@ class _InGraphs(waiting.Queue):
         trace = current_trace()
         if trace is None:
             return super().dequeue_many(n, timeout)
+        _refuse_timeout(timeout)
         return self._taken(trace, "dequeue_many", (_count(n),), as_dim(n))
 
     def dequeue_up_to(self, n: Any, timeout: float | None = None) -> Any:
@@ -59,6 +63,7 @@ class _InGraphs(waiting.Queue):
         trace = current_trace()
         if trace is None:
             return super().dequeue_up_to(n, timeout)
+        _refuse_timeout(timeout)
         return self._taken(trace, "dequeue_up_to", (_count(n),), Symbol("n"))
 
     def close(self, cancel_pending_enqueues: bool = False) -> Any:
@@ -104,6 +109,14 @@ class _InGraphs(waiting.Queue):
             _input(component, part, rows is not None)
             for component, part in zip(self._layout.components, parts, strict=True)
         ]
+
+
+def _refuse_timeout(timeout: float | None) -> None:
+    if timeout is not None:
+        raise UnsupportedError(
+            "a `timeout` of a queue operation in traced code", location=here(),
+            remedy="give one to the step: `session.run(fetches, timeout=seconds)`",
+        )  # fmt: skip
 
 
 def _count(n: Any) -> Value:

@@ -8,7 +8,9 @@ of that graph are what the parts refer to by name. Any number of ranks may be cl
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import itertools
 import json
 import threading
@@ -28,6 +30,7 @@ from dsl.ir.graph import Graph, Node
 from dsl.ir.parts import Part, Partition
 from dsl.ir.registry import Trait, get_op
 from dsl.ir.text import parse
+from dsl.mpi import pulse
 from dsl.mpi.messages import Record
 from dsl.mpi.rendezvous import RankRendezvous
 from dsl.mpi.shared import transport
@@ -92,7 +95,6 @@ class RankStep:
         self.others = _by_rank(self.whole, here.rank)
         self._steps = itertools.count(1)
         self._lock = threading.Lock()
-        _client().begin(self)
         self._register()
 
     def _register(self) -> None:
@@ -164,6 +166,7 @@ class RankStep:
 
     def _wait(self, waiting: _Expected, here: Environment) -> None:
         end = time.monotonic() + (here.timeout or config.mpi_timeout)
+        pulse.waits("servers to be done with a step")
         while waiting.ranks and waiting.error is None:
             transport().poll()
             if here.cancelled is not None and here.cancelled() and waiting.error is None:
@@ -173,6 +176,7 @@ class RankStep:
                 raise DeadlineError(f"ranks {ranks} are not done after {here.timeout:g} s")
         if waiting.error is not None:
             raise waiting.error
+        pulse.beat("a step on several ranks")
 
     def _abort(self, step: int, waiting: _Expected) -> None:
         try:
@@ -217,12 +221,8 @@ class _Client:
 
     def __init__(self) -> None:
         self.expected: dict[tuple[int, int], _Expected] = {}
-        self.servers: set[int] = set()
-        transport().handlers[DONE] = self._done
-        transport().handlers[FAILED_STEP] = self._failed
-
-    def begin(self, step: RankStep) -> None:
-        self.servers.update(step.others)
+        transport().handle(DONE, self._done)
+        transport().handle(FAILED_STEP, self._failed)
 
     def expect(self, number: int, step: int, ranks: set[int]) -> _Expected:
         found = self.expected[number, step] = _Expected(ranks)
@@ -252,13 +252,45 @@ def _client() -> _Client:
     return _clients[0]
 
 
-def say_bye() -> None:
-    """Tell the servers of this rank that it asks for nothing more."""
-    if _clients:
-        for rank in _clients[0].servers:
-            transport().send(rank, BYE, (world().rank,))
-        _clients[0].servers.clear()
-        transport().flush()
+class _Byes:
+    """Which sessions of which graphs have ended: their clients say so to all ranks, and each rank serves each once."""
+
+    def __init__(self) -> None:
+        self._ended: dict[tuple[int, str], int] = {}
+        self._own: dict[str, int] = {}
+        self._served: dict[tuple[int, str], int] = {}
+        transport().handle(BYE, self._heard)
+
+    def _heard(self, source: int, record: Record) -> None:
+        self._ended[source, _text(record)] = record.numbers[0]
+
+    def last(self, client: int, name: str) -> int:
+        """Return how many sessions a client has ended."""
+        return self._ended.get((client, name), 0)
+
+    def served(self, client: int, name: str) -> int:
+        """Return the number of the session that this rank serves for a client from now on."""
+        number = self._served[client, name] = self._served.get((client, name), 0) + 1
+        return number
+
+    def say(self, name: str) -> None:
+        """Tell all ranks that a session of this one has ended."""
+        number = self._own[name] = self._own.get(name, 0) + 1
+        for rank in range(world().size):
+            if rank != world().rank:
+                transport().send(rank, BYE, (number,), _bytes(name))
+        transport().drain(1.0)
+
+
+@functools.cache
+def _byes() -> _Byes:
+    return _Byes()
+
+
+def say_bye(name: str) -> None:
+    """Tell the servers of a graph that a session of it has ended."""
+    with contextlib.suppress(PeerError):  # then they have ended too
+        _byes().say(name)
 
 
 # -- the server ------------------------------------------------------------------------------------------------------
@@ -290,20 +322,22 @@ class _Registered:
 class _Server:
     """Runs parts for clients until they have all left."""
 
-    def __init__(self, resources: Mapping[str, Any], clients: int) -> None:
-        self.resources, self.left = resources, clients
+    def __init__(self, resources: Mapping[str, Any]) -> None:
+        self.resources = resources
         self.devices = {str(DeviceName(world().rank, "cpu", k)): d for k, d in enumerate(cpus())}
         self.known: dict[int, _Registered] = {}
         self.fed: dict[tuple[int, int], dict[int, Any]] = {}
         self.running: dict[tuple[int, int], threading.Event] = {}
-        handlers = transport().handlers
-        handlers.update({
+        for kind, handler in {
             REGISTER: self._register, BOUND: self._bound, FEED: self._feed, STEP: self._step,
-            ABORT: self._abort, BYE: self._bye,
-        })  # fmt: skip
+            ABORT: self._abort,
+        }.items():  # fmt: skip
+            transport().handle(kind, handler)
 
-    def run(self) -> None:
-        while self.left > 0 or self.running:
+    def run(self, name: str, clients: Sequence[int]) -> None:
+        pulse.waits("clients")
+        wanted = {client: _byes().served(client, name) for client in clients}
+        while self.running or any(_byes().last(c, name) < n for c, n in wanted.items()):
             transport().poll()
         transport().drain(1.0)
 
@@ -354,6 +388,7 @@ class _Server:
             self.resources, meeting, self._services(), config.mpi_timeout, stopped.is_set
         )
         problem: BaseException | None = None
+        pulse.beat("a part of a client's step")
         try:
             run_parts(
                 known.local, args, known.devices, known.run_one, environment, rendezvous=meeting
@@ -361,6 +396,7 @@ class _Server:
         except BaseException as error:
             problem = error
         meeting.close()
+        pulse.waits("clients")
         self._answer(source, number, step, problem)
 
     def _services(self) -> dict[str, Any]:
@@ -382,14 +418,15 @@ class _Server:
         if stopped is not None:
             stopped.set()
 
-    def _bye(self, source: int, record: Record) -> None:
-        self.left -= 1
 
+def serve(graph: Any, *, clients: Sequence[int] | None = None) -> None:
+    """Run parts of steps of a graph for the sessions of other ranks, one of each client, until those are closed.
 
-def serve(graph: Any = None, *, clients: int = 1) -> None:
-    """Run parts of steps for other ranks until so many clients have closed their sessions.
-
-    The variables and queues of `graph` are those that steps refer to by name.
+    The variables and queues of `graph` are those that steps refer to by name; sessions are of a graph of the same name. The clients
+    are, by default, rank 0, or on rank 0 all others.
     """
-    if world().size > 1:
-        _Server({} if graph is None else graph.resources, clients).run()
+    if world().size == 1:
+        return
+    others = [r for r in range(world().size) if r != world().rank]
+    chosen = list(clients) if clients is not None else others if world().rank == 0 else [0]
+    _Server(graph.resources).run(graph.name, chosen)

@@ -25,6 +25,7 @@ from dsl.ir.dims import Dim, substitute
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Value
 from dsl.ir.types import TensorType, bind_shape
+from dsl.mpi import pulse
 from dsl.mpi.world import is_launched, world
 from dsl.runtime.devices import Cpu, cpus
 from dsl.session.cut import cut
@@ -200,7 +201,7 @@ class Session:
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
         """Return a function of the feeds, in order, that runs the step: the quick way to run one many times."""
         plan = self._plan(fetches, tuple(feed_list))
-        if isinstance(plan.step, NativeStep):
+        if isinstance(plan.step, NativeStep) and not pulse.is_on():
             return self._direct(plan, plan.step.direct)
 
         def call(*args: Any) -> Any:
@@ -242,6 +243,7 @@ class Session:
         return self._run(plan, arrays, timeout)
 
     def _run(self, plan: _Plan, arrays: list[np.ndarray], timeout: float | None) -> list[Any]:
+        pulse.beat("a step of a session")
         if isinstance(plan.step, NativeStep):
             return plan.step.run(arrays, _NOTHING)
         return plan.step.run(arrays, self.environment(timeout))
@@ -292,8 +294,8 @@ class Session:
         if key in self._steps:
             self.hits += 1
         else:
-            self.misses += 1
             self._steps[key] = _Made(self._compile(feeds, values, targets), feeds, values)
+            self.misses += 1
         return self._steps[key]
 
     def check_feeds(self, fed: Sequence[Value], values: Sequence[Any]) -> None:
@@ -426,11 +428,11 @@ class Session:
 
     def close(self) -> None:
         """End the session: steps that wait are cancelled, later ones refused."""
-        self.closed = True
-        if is_launched() and world().size > 1:
+        was_open, self.closed = not self.closed, True
+        if was_open and is_launched() and world().size > 1:
             from dsl.session.remote import say_bye
 
-            say_bye()
+            say_bye(self.graph.name)
 
     def _check_open(self) -> None:
         if self.closed:

@@ -178,20 +178,21 @@ def _has_effect(node: Node) -> bool:
 def _check_effects(nodes: Sequence[Node], leaves: set[Value]) -> None:
     """Refuse derivatives through control flow that acts on variables or queues: it cannot be run again."""
     for node in nodes:
-        if node.op.has(Trait.FLAT) and any(
-            v in leaves for n in _needed([*node.inputs], leaves) for v in n.inputs
-        ):
+        flat, acts = node.op.has(Trait.FLAT), bool(node.regions) and _has_effect(node)
+        if not (flat or acts) or not _depends(node, leaves):
+            continue
+        if flat:
             raise GradientError(
                 f"`{node.op.name}` cannot be differentiated: the graph has no structured form",
                 location=node.loc, remedy="write branches and loops with `dsl.cond` and `dsl.while_loop`",
             )  # fmt: skip
-        if node.regions and _has_effect(node):
-            before = _needed(node.inputs, leaves)
-            if any(v in leaves for v in node.inputs) or any(
-                v in leaves for inner in before for v in inner.inputs
-            ):
-                raise GradientError(
-                    f"`{node.op.name}` cannot be differentiated here: it writes a variable, uses a queue or prints",
-                    location=node.loc,
-                    remedy="do that outside of the branch or loop, or use `dsl.stop_gradient`",
-                )
+        raise GradientError(
+            f"`{node.op.name}` cannot be differentiated here: it writes a variable, uses a queue or prints",
+            location=node.loc,
+            remedy="do that outside of the branch or loop, or use `dsl.stop_gradient`",
+        )
+
+
+def _depends(node: Node, leaves: set[Value]) -> bool:
+    """Tell whether one of the leaves is needed for a node."""
+    return any(v in leaves for n in (node, *_needed(node.inputs, leaves)) for v in n.inputs)

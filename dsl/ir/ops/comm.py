@@ -7,8 +7,8 @@ or `prod`. Shapes and dtypes are the same on all ranks; ranks that do different 
 Reductions keep the dtype. Floats of 16 bits are reduced in 32. NaNs go through `max` and `min`. Bools have `max` and `min`
 alone, which are `any` and `all`; complex numbers `sum`, `mean` and `prod`. Where only the root has a result, others have zeros.
 
-`send_to` waits until its array may be written again: two ranks that send each other large arrays first, and receive then,
-wait for each other; `exchange` does both at once. A partner of -1 is nobody: nothing goes there, zeros come from there.
+`send_to` waits until its array may be written again, which may be when the other rank next communicates. `exchange` sends and
+receives at once. A partner of -1 is nobody: nothing goes there, zeros come from there.
 
 `all_reduce_start` begins a reduction of several arrays, which goes on while the program computes; its first input is the
 number of the one begun before, or any number, so that they begin in order. `all_reduce_wait` gives the results.

@@ -1,0 +1,105 @@
+"""Functions whose parts are on ranks: loops and branches across them, results where they are, errors everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dsl
+from dsl.errors import DeviceError, MismatchError, PeerError
+from dsl.ir.remote import Remote
+from dsl.mpi.world import world
+
+RANK, SIZE = world().rank, world().size
+
+
+@dsl.jit
+def pipeline(x, n):
+    for i in range(n):
+        with dsl.device("/rank:0/cpu:0"):
+            y = np.sin(x) + i
+        with dsl.device("/rank:1/cpu:0"):
+            x = 0.5 * y
+    return x
+
+
+def plain(x, n):
+    for i in range(n):
+        x = 0.5 * (np.sin(x) + i)
+    return x
+
+
+@dsl.jit
+def branches(x):
+    with dsl.device("/rank:0/cpu:0"):
+        big = x.sum() > 3
+    if big:
+        with dsl.device("/rank:1/cpu:0"):
+            y = x * 2
+    else:
+        with dsl.device("/rank:0/cpu:0"):
+            y = x + 1
+    with dsl.device("/rank:1/cpu:0"):
+        return y * 10
+
+
+@dsl.jit
+def failing(x):
+    with dsl.device("/rank:1/cpu:0"):
+        y = np.linalg.inv(x)
+    with dsl.device("/rank:0/cpu:0"):
+        return y + 1
+
+
+def check_results() -> None:
+    for x in (np.ones(3), np.linspace(0, 1, 50_000)):
+        for n in (0, 1, 5):
+            found = pipeline(x, n)
+            if RANK == 1 or (n == 0 and not isinstance(found, Remote)):
+                np.testing.assert_allclose(found, plain(x, n), rtol=1e-15)
+            else:
+                assert isinstance(found, Remote), found
+    for x in (np.ones(2), np.ones(5)):
+        found = branches(x)
+        if RANK == 1:
+            np.testing.assert_array_equal(found, (x * 2 if x.sum() > 3 else x + 1) * 10)
+    if RANK != 1:
+        with pytest.raises(DeviceError, match="/rank:1/cpu:0"):
+            np.asarray(found)
+
+
+def check_errors() -> None:
+    """A part that raises ends the step on every rank; the next step works."""
+    if RANK == 1:
+        with pytest.raises(np.linalg.LinAlgError):
+            failing(np.zeros((2, 2)))
+    elif RANK == 0:
+        with pytest.raises(PeerError, match="rank 1: LinAlgError"):
+            failing(np.zeros((2, 2)))
+    else:  # a rank without a part is done before it hears of it
+        failing(np.zeros((2, 2)))
+    found = failing(np.eye(2))
+    if RANK == 0:
+        np.testing.assert_array_equal(found, np.eye(2) + 1)
+
+
+def check_mismatch() -> None:
+    """Ranks that trace different graphs are told which differ, and where."""
+    factor = 2.0 if RANK == SIZE - 1 else 3.0
+
+    @dsl.jit
+    def differs(x):
+        with dsl.device("/rank:0/cpu:0"):
+            y = x * factor
+        with dsl.device("/rank:1/cpu:0"):
+            return y + 1
+
+    with pytest.raises(MismatchError, match=f"ranks 0 and {SIZE - 1} differ[^$]*value="):
+        differs(np.ones(2))
+
+
+if __name__ == "__main__":
+    check_results()
+    check_errors()
+    check_mismatch()
+    print("done")

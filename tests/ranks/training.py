@@ -1,0 +1,117 @@
+"""Data-parallel training equals training on one rank with the whole batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsl import optim, parallel
+from dsl.errors import MismatchError
+
+RANK, SIZE = parallel.rank(), parallel.size()
+ROWS = 12  # of a batch, for 1 to 4 ranks
+
+
+def model(params, x, y):
+    for w, b in params["layers"]:
+        x = np.tanh(x @ w + b)
+    return ((x.sum(axis=1) - y) ** 2).mean() + 0.0 * params["scale"].sum().astype(np.float64)
+
+
+def start() -> dict[str, object]:
+    rng = np.random.default_rng(3)
+    layers = [(rng.normal(size=(8, 8)) / 3, np.zeros(8)) for _ in range(4)]
+    return {"layers": layers, "scale": np.ones(3, np.float32)}
+
+
+def batch(k: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(50 + k)
+    return rng.normal(size=(ROWS, 8)), rng.normal(size=ROWS)
+
+
+def shard(array: np.ndarray) -> np.ndarray:
+    return array.reshape(SIZE, -1, *array.shape[1:])[RANK]
+
+
+def equals_one_rank(optimizer: optim.Optimizer, bucket: int) -> None:
+    clip = lambda grads: optim.clip_by_global_norm(grads, 0.5)
+    together = parallel.DataParallel(model, optimizer, clip=clip, bucket_bytes=bucket, seed=3)
+    params, state = together.init(start())
+    alone = optimizer.minimize(model, clip=clip)
+    own, own_state = start(), optimizer.init(start())
+    for k in range(4):
+        x, y = batch(k)
+        loss, params, state = together.step(params, state, shard(x), shard(y))
+        expected, own, own_state = alone(own, own_state, x, y)
+        np.testing.assert_allclose(loss, expected, rtol=1e-12)
+    for (w, b), (v, c) in zip(params["layers"], own["layers"], strict=True):
+        np.testing.assert_allclose(w, v, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(b, c, rtol=1e-10, atol=1e-12)
+    for leaf in (params["layers"][0][0], params["scale"]):  # the same bits everywhere
+        everybody = parallel.allgather(leaf)
+        assert (everybody == everybody[0]).all()
+
+
+def init_shares_parameters() -> None:
+    training = parallel.DataParallel(lambda w, x: (w * x).mean(), optim.SGD(0.1))
+    w, _ = training.init(np.full(2, float(RANK)))
+    assert (w == 0).all()
+
+
+def different_starts_are_refused() -> None:
+    training = parallel.DataParallel(lambda w, x: (w * x).mean(), optim.SGD(0.1))
+    w = np.full(2, float(RANK))
+    try:
+        training.step(w, optim.SGD(0.1).init(w), np.ones((2, 2)))
+    except MismatchError as error:
+        assert "params" in str(error)
+    else:
+        assert SIZE == 1
+
+
+def different_shards_are_refused() -> None:
+    training = parallel.DataParallel(lambda w, x: (w * x).mean(), optim.SGD(0.1))
+    w, state = training.init(np.zeros(2))
+    try:
+        training.step(w, state, np.ones((2 + (RANK == 0), 2)))
+    except MismatchError as error:
+        assert "differ in size" in str(error)
+    else:
+        assert SIZE == 1
+
+
+def gradients_at_once() -> None:
+    grads = {
+        "a": np.full((2, 2), 1.0 + RANK),
+        "b": np.float32(RANK),
+        "c": np.zeros(0),
+        "d": np.full(5, RANK, np.float16),
+    }
+    found = parallel.reduce_gradients(grads, "sum", bucket_bytes=16)
+    assert (found["a"] == SIZE * (SIZE + 1) / 2).all()
+    assert found["b"] == SIZE * (SIZE - 1) / 2 and found["b"].dtype == np.float32
+    assert found["d"].dtype == np.float16 and (found["d"] == SIZE * (SIZE - 1) / 2).all()
+
+
+def buckets_begin_early() -> None:
+    """The last layer's gradient is there first: its reduction begins before the first layer's is computed."""
+    training = parallel.DataParallel(model, optim.SGD(0.1), bucket_bytes=8 * 8 * 8 + 64)
+    params, state = training.init(start())
+    x, y = batch(0)
+    lines = training.compiled.ir(params, state, shard(x), shard(y)).splitlines()
+    starts = [k for k, line in enumerate(lines) if "all_reduce_start" in line]
+    products = [k for k, line in enumerate(lines) if "matmul" in line]
+    if SIZE > 1:
+        assert len(starts) > 3
+        assert starts[1] < products[-1], "\n".join(lines)
+        assert "all_reduce_wait" not in "\n".join(lines[: starts[-1]])
+
+
+equals_one_rank(optim.Adam(0.01), 8 * 8 * 8)
+equals_one_rank(optim.Momentum(0.1), 1 << 20)
+init_shares_parameters()
+different_starts_are_refused()
+different_shards_are_refused()
+gradients_at_once()
+buckets_begin_early()
+parallel.barrier()
+print("well", RANK)

@@ -1,0 +1,158 @@
+"""Collectives and data-parallel training, under mpirun on 1 to 4 ranks; each run has a deadline.
+
+The programs are in `tests/ranks/`. Further down are tests of one rank in this process: types, text, adjoints as graphs.
+"""
+
+from __future__ import annotations
+
+import mpirun
+import numpy as np
+import pytest
+
+import dsl
+from dsl import parallel
+from dsl.errors import ConfigError, MismatchError, ShapeError, TypeRuleError, UnsupportedError
+from dsl.ir.build import Builder
+from dsl.ir.types import TensorType
+
+on_ranks = pytest.mark.skipif(bool(mpirun.missing()), reason=mpirun.missing() or "no reason")
+F64 = np.dtype(np.float64)
+
+
+# --- Under mpirun --------------------------------------------------------------------------------
+
+
+@on_ranks
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("program", ["collectives", "adjoints", "training"])
+def test_a_program_on_ranks(program: str, ranks: int) -> None:
+    # Machine code on 2 ranks, the interpreter elsewhere: what they compute is the same, and compiling takes time.
+    native = ranks == 2 and program != "adjoints"
+    found = mpirun.run(program, ranks, DSL_BACKEND="native" if native else "interpreter")
+    found.check()
+    assert sorted(found.out.split()) == sorted([*["well"] * ranks, *map(str, range(ranks))])
+
+
+@on_ranks
+def test_derivatives_in_machine_code() -> None:
+    cases = ["allreduce sum", "allreduce max", "message", "while_loop", "messages_in_a_loop", "branch", "checkpointed_loop"]
+    mpirun.run("adjoints", 2, *cases).check()
+
+
+@on_ranks
+def test_ranks_in_different_collectives_all_say_what_each_does() -> None:
+    mpirun.run("mismatches", 3, "all").check()
+
+
+@on_ranks
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("some_ranks", ["MismatchError: rank 1 has ended", "rank 0: all_reduce(sum) of f64[3] at", "mismatches.py:"]),
+        ("stuck", ["rank 0: recv(source=1, tag=0) of f64[3] at", "rank 1: all_reduce(sum) of f64[3] at"]),
+        ("message", ["rank 0 sends f64[300000], and rank 1 expects f32[3]", "rank 0: send(dest=1", "rank 1: recv("]),
+        ("gradients", ["rank 0: all_reduce_start(mean) of f64[3]", "rank 1: all_reduce_start(mean) of f64[4]"]),
+        ("raises", ["PeerError: rank 1 ended with an exception: ValueError: no such luck"]),
+    ],
+)  # fmt: skip
+def test_ranks_that_cannot_go_on_end_with_an_error(case: str, words: list[str]) -> None:
+    found = mpirun.run("mismatches", 2, case, deadline=60)
+    assert found.status != 0
+    for word in words:
+        assert word in found.err, found.err
+
+
+@on_ranks
+def test_a_rank_that_does_not_come_ends_the_wait_of_the_others() -> None:
+    found = mpirun.run("mismatches", 2, "late", deadline=60, DSL_MPI_TIMEOUT="2")
+    assert found.status != 0
+    assert "DeadlineError: rank 0 gave up after" in found.err
+    assert "rank 1: waits for nobody" in found.err
+
+
+# --- One rank ------------------------------------------------------------------------------------
+
+
+def test_one_rank_has_everything_itself() -> None:
+    x = np.arange(3.0)
+    assert (parallel.rank(), parallel.size()) == (0, 1)
+    for function in (parallel.allreduce, parallel.reduce, parallel.broadcast):
+        np.testing.assert_array_equal(function(x), x)
+        np.testing.assert_array_equal(dsl.jit(function)(x), x)
+    for function in (parallel.gather, parallel.allgather):
+        np.testing.assert_array_equal(function(x), x[None])
+        np.testing.assert_array_equal(dsl.jit(function)(x), x[None])
+    for function in (parallel.scatter, parallel.reduce_scatter):
+        np.testing.assert_array_equal(function(x[None]), x)
+        np.testing.assert_array_equal(dsl.jit(function)(x[None]), x)
+    np.testing.assert_array_equal(parallel.sendrecv(x, 0, 0), x)
+    np.testing.assert_array_equal(parallel.sendrecv(x, None, None), np.zeros(3))
+    assert parallel.barrier() is None
+
+
+def test_results_are_new_arrays() -> None:
+    x = np.arange(3.0)
+    parallel.allreduce(x)[0] = 5
+    parallel.allgather(x)[0, 0] = 5
+    assert x[0] == 0
+
+
+def test_one_rank_computes_nothing_for_others_in_a_program() -> None:
+    assert "= all_reduce(" not in dsl.jit(lambda x: parallel.allreduce(x) + 1).ir(np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: parallel.allreduce(1.0, "median"), ConfigError, "is none of sum, mean, max, min, prod"),
+        (lambda: parallel.broadcast(1.0, 4), ConfigError, "root=4, and there are ranks 0 to 0"),
+        (lambda: parallel.allreduce(1j, "max"), TypeRuleError, "must be of real dtype, got c128"),
+        (lambda: parallel.scatter(np.zeros(2)), ShapeError, "a row for each of 1 ranks"),
+        (lambda: parallel.scatter(1.0), TypeRuleError, "a stack with a row for each rank"),
+        (lambda: parallel.send(1.0, 0), UnsupportedError, "is this rank itself"),
+        (lambda: parallel.recv(1.0, 0), UnsupportedError, "is this rank itself"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(call: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()  # type: ignore[operator]
+
+
+def test_a_program_for_more_ranks_is_refused() -> None:
+    graph = dsl.ir.parse(
+        """
+        graph @f(%x: f64[3]) -> (f64[2, 3]) {
+          %0 = all_gather(%x) {ranks=2} : f64[2, 3]
+          return %0
+        }
+        """
+    )
+    dsl.ir.verify(graph)
+    assert dsl.ir.parse(str(graph)) == graph
+    with pytest.raises(MismatchError, match="for 2 ranks, and there is 1"):
+        dsl.ir.interpret(graph, [np.zeros(3)])
+
+
+def test_collectives_have_one_order() -> None:
+    builder = Builder("f")
+    x = builder.param(TensorType(F64, (3,)), "x")
+    first = builder.node("all_reduce", [x], {"ranks": 2, "how": "sum"})
+    second = builder.node("all_reduce", [x], {"ranks": 2, "how": "sum"})
+    assert second is not first and second.controls == (first,)
+
+
+def test_the_adjoint_happens_though_nothing_needs_it() -> None:
+    from dsl.autodiff.reverse import Reverse
+
+    builder = Builder("f")
+    x = builder.param(TensorType(F64, (3,)), "x")
+    builder.node("send_to", [x], {"ranks": 2, "dest": 1, "tag": 0})
+    builder.node("recv_from", [], {"ranks": 2, "source": 1, "tag": 0, "dtype": F64, "shape": (3,)})
+    graph = builder.finish([builder.emit("sum", x, axes=(0,))])
+    backward = Builder("g")
+    y = backward.param(TensorType(F64, (3,)), "y")
+    reverse = Reverse(graph, backward, [y], [True], [True])
+    found = reverse.pull(backward, [backward.constant(1.0)])
+    names = [node.op.name for node in backward.finish([]).nodes if "_to" in node.op.name or "_from" in node.op.name]
+    assert names == ["send_to", "recv_from", "send_to", "recv_from"]
+    assert len(found[0]) == 2
