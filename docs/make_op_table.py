@@ -90,6 +90,7 @@ NATIVE = {
     "kernel": "loops or scalar code of the program, fused with what is around it",
     "library": "a compiled routine, or one of NumPy's, SciPy's, BLAS's or LAPACK's, called without a return to Python",
     "control": "branches and loops of the program",
+    "MPI": "the program calls Python, which calls MPI",
     "NumPy": "the program calls Python, and the interpreter runs this op alone; `.explain()` lists such ops",
 }
 _NATIVE_INTRODUCTION = """The column `native` says what becomes of an op in [machine code](native-code.md). It is found by emitting
@@ -113,6 +114,8 @@ def native(op: Op) -> str:
         return ""
     if op.act is not None or op.begin is not None:
         return "token executor"
+    if op.has(Trait.COLLECTIVE):
+        return "MPI"
     found: dict[str, set[str]] = {}
     for sample in op.samples(np.random.default_rng(0)):
         dtypes = " ".join(dict.fromkeys(x.dtype.name for x in sample.inputs))

@@ -49,7 +49,9 @@ def train(given):
     """Run the steps that are left, and return the parameters and the table."""
     training = parallel.DataParallel(loss, dsl.optim.Adam(0.01), seed=given.seed)
     params, state = training.init(first_params(given.seed))
-    table = parallel.ShardedEmbedding(WORDS, WIDTH, optimizer=dsl.optim.Adagrad(0.1), dtype=np.float64)
+    table = parallel.ShardedEmbedding(
+        WORDS, WIDTH, optimizer=dsl.optim.Adagrad(0.1), dtype=np.float64
+    )
     checkpoints = parallel.ShardedCheckpoints(given.directory, keep=3, background=True)
     done = 0
     if checkpoints.latest() is not None:
@@ -91,7 +93,9 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step, to kill something in")
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="seconds after each step, to kill something in"
+    )
     given = parser.parse_args()
     tell(f"trained: {digest(*train(given))}")
 

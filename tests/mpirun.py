@@ -80,7 +80,12 @@ def run(program: str, ranks: int, *args: str, deadline: float = 120, **env: str)
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    own = {"PYTHONPATH": path, "DSL_MPI_TIMEOUT": str(_WAIT), "OMP_NUM_THREADS": "1", "DSL_NUM_THREADS": "1"}
+    own = {
+        "PYTHONPATH": path,
+        "DSL_MPI_TIMEOUT": str(_WAIT),
+        "OMP_NUM_THREADS": "1",
+        "DSL_NUM_THREADS": "1",
+    }
     return {**os.environ, **own, **more}
 
 

@@ -214,7 +214,8 @@ class Scalar:
         """Go a little away from the arguments."""
         rng = np.random.default_rng(7)
         self.floats = [
-            x + scale * (1 + np.max(np.abs(x), initial=0.0)) * random_like(rng, x) for x in self.floats
+            x + scale * (1 + np.max(np.abs(x), initial=0.0)) * random_like(rng, x)
+            for x in self.floats
         ]
 
     def plainly(self, step: float = 0.0, direction: Any = None) -> Any:

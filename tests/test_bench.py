@@ -258,3 +258,18 @@ def test_peak_memory_is_measured_beside_inputs_and_outputs() -> None:
 def test_what_fails_in_another_process_is_said() -> None:
     found = peak_memory(make_case(name="made-up"), "dsl")
     assert "there is no case 'made-up'" in found["error"]
+
+
+def test_the_rates_of_graphs_and_sessions(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from dsl.commands.bench.executor import RATES
+
+    assert bench.run(["executor", "--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [rate.name for rate in RATES]
+    file = tmp_path / "rates.json"
+    assert bench.run(["executor", "--quick", "--json", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith(rate.name) for line, rate in zip(lines, RATES, strict=True)]
+    found = json.loads(file.read_text(encoding="utf-8"))["rates"]
+    assert all(row["rates"]["dsl"] > 0 for row in found)

@@ -55,7 +55,7 @@ LINALG = {
 SWEPT = [
     OPS[name]
     for name, rule in DERIVATIVES.items()
-    if rule.vjp and name not in LINALG | {"identity"}
+    if rule.vjp and name not in LINALG | {"identity"} and not OPS[name].has(Trait.EFFECT)
 ]
 POSITIVE, INNER, STEPS = (0.3, 2.5), (-0.8, 0.8), ((2.3, 2.7), (0.95, 1.05))
 # Where operands are drawn from, each from its own interval where there are two: away from kinks, jumps and poles.

@@ -58,6 +58,10 @@ def test_devices_do_what_their_page_shows(bless: bool) -> None:
     assert check_page(DOCS / "devices.md", bless=bless) == 2
 
 
+def test_ranks_do_what_their_page_shows(bless: bool) -> None:
+    assert check_page(DOCS / "parallel.md", bless=bless) == 4
+
+
 def test_profiling_works_as_shown(bless: bool) -> None:
     assert check_page(DOCS / "profiling.md", bless=bless) == 3
 

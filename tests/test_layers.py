@@ -164,7 +164,7 @@ def test_no_module_breaks_an_import_rule() -> None:
         ("passes/cse.py", "if TYPE_CHECKING:\n    import dsl.autodiff", "siblings never"),
         ("passes/cse.py", "import_module('dsl.autodiff')", "siblings never"),
         ("passes/fuse.py", "def f():\n    import llvmlite", "llvmlite appears only in codegen"),
-        ("runtime/x.py", "def f():\n    import mpi4py.MPI", "mpi4py appears only in parallel"),
+        ("runtime/x.py", "def f():\n    import mpi4py.MPI", "mpi4py appears only in mpi"),
         ("codegen/cpu/x.py", "def f():\n    import cupy", "cupy appears only in codegen.cuda"),
         ("codegen/cuda.py", "import cupy", "cupy is slow to import"),
         ("linalg.py", "from scipy import linalg", "scipy is slow to import"),
@@ -192,7 +192,7 @@ def test_a_breach_is_named_with_file_line_and_rule(file: str, source: str, rule:
         ("nn.py", "def f():\n    import scipy.special"),
         ("codegen/cuda/launch.py", "def f():\n    import cupy\n    import llvmlite"),
         ("runtime/devices.py", "def f():\n    import cupy"),
-        ("parallel/transport.py", "def f():\n    from mpi4py import MPI"),
+        ("mpi/transport.py", "def f():\n    from mpi4py import MPI"),
     ],
 )
 def test_imports_that_keep_the_rules_pass(file: str, source: str) -> None:

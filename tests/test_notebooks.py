@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "notebooks"
 VARIES = "# Differs from machine to machine."
-PICTURES = {"tour": 3, "stages": 2, "ode": 0}
+PICTURES = {"tour": 3, "stages": 2, "ode": 0, "graphs": 0}
 
 every_notebook = pytest.mark.parametrize("name", PICTURES)
 
@@ -73,6 +73,16 @@ def test_the_stages_end_with_a_plot_of_the_benchmark() -> None:
 def test_the_fit_of_an_ode_ends_with_a_plot() -> None:
     outputs = code(stored("ode"))[-1].outputs
     assert "image/png" in outputs[-1].data
+
+
+def test_the_queue_fed_training_ends_with_a_plot() -> None:
+    plotted = [
+        o
+        for cell in code(stored("graphs"))
+        for o in cell.outputs
+        if "image/png" in o.get("data", {})
+    ]
+    assert len(plotted) == 1
 
 
 @every_notebook

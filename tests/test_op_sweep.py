@@ -30,14 +30,15 @@ from dsl.ir.interpret import interpret
 from dsl.ir.registry import OPS, Op, Sample, Trait
 from dsl.ir.types import BFLOAT16, DTYPES, TensorType, bind_shape
 
-# Control flow, its flat spelling and constants run in every test of the executors; effects have test_op_rules.py.
+# Control flow, its flat spelling and constants run in every test of the executors; effects have test_op_rules.py,
+# variables and queues test_queues.py and test_session.py, and collectives test_parallel.py.
 TESTED_ELSEWHERE = {
     "param", "const", "identity", "stop_gradient", "dim_size", "cond", "while", "scan",
     "recording_while", "recording_scan", "checkpoint", "custom_vjp", "custom_jvp",
     "switch", "merge", "loop_merge", "enter", "exit", "next_iteration", "loop_cond",
     "print", "assert",
 }  # fmt: skip
-SWEPT = [op for op in OPS.values() if op.name not in TESTED_ELSEWHERE]
+SWEPT = [op for op in OPS.values() if op.name not in TESTED_ELSEWHERE and not op.has(Trait.EFFECT)]
 # How many operands hold data; those after them are indices or sizes and keep their values.
 DATA_OPERANDS = {
     "gather": 1, "scatter": 2, "dynamic_slice": 1, "update_dynamic_slice": 2, "broadcast_dim": 0,

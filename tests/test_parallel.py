@@ -35,7 +35,15 @@ def test_a_program_on_ranks(program: str, ranks: int) -> None:
 
 @on_ranks
 def test_derivatives_in_machine_code() -> None:
-    cases = ["allreduce sum", "allreduce max", "message", "while_loop", "messages_in_a_loop", "branch", "checkpointed_loop"]
+    cases = [
+        "allreduce sum",
+        "allreduce max",
+        "message",
+        "while_loop",
+        "messages_in_a_loop",
+        "branch",
+        "checkpointed_loop",
+    ]
     mpirun.run("adjoints", 2, *cases).check()
 
 
@@ -98,7 +106,8 @@ def test_results_are_new_arrays() -> None:
 
 
 def test_one_rank_computes_nothing_for_others_in_a_program() -> None:
-    assert "= all_reduce(" not in dsl.jit(lambda x: parallel.allreduce(x) + 1).ir(np.zeros(3))
+    graph = dsl.jit(lambda x: parallel.allreduce(x) + 1).lower(np.zeros(3)).graph()
+    assert [node.op.name for node in graph.nodes if node.op.name != "const"] == ["add"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +147,8 @@ def test_collectives_have_one_order() -> None:
     x = builder.param(TensorType(F64, (3,)), "x")
     first = builder.node("all_reduce", [x], {"ranks": 2, "how": "sum"})
     second = builder.node("all_reduce", [x], {"ranks": 2, "how": "sum"})
-    assert second is not first and second.controls == (first,)
+    assert second is not first
+    assert second.controls == (first,)
 
 
 def test_the_adjoint_happens_though_nothing_needs_it() -> None:
@@ -153,6 +163,10 @@ def test_the_adjoint_happens_though_nothing_needs_it() -> None:
     y = backward.param(TensorType(F64, (3,)), "y")
     reverse = Reverse(graph, backward, [y], [True], [True])
     found = reverse.pull(backward, [backward.constant(1.0)])
-    names = [node.op.name for node in backward.finish([]).nodes if "_to" in node.op.name or "_from" in node.op.name]
+    names = [
+        node.op.name
+        for node in backward.finish([]).nodes
+        if "_to" in node.op.name or "_from" in node.op.name
+    ]
     assert names == ["send_to", "recv_from", "send_to", "recv_from"]
     assert len(found[0]) == 2

@@ -102,9 +102,7 @@ def _recorded(builder: Rewriter, node: Node) -> list[Value | None]:
 # -- values that are joined ---------------------------------------------------------------------------------------
 
 
-def _joining(
-    builder: Rewriter, node: Node, joined: Sequence[int], stacked: Sequence[int]
-) -> _Loop:
+def _joining(builder: Rewriter, node: Node, joined: Sequence[int], stacked: Sequence[int]) -> _Loop:
     """Return a recorded loop as one that carries, for each value that is joined, the rows in use and a buffer."""
     count, first, a = node.attrs["carried"], LOOPS[node.op.name], Algebra(builder)
     end, body = first + count, node.regions[-1]

@@ -16,7 +16,16 @@ from dsl.ir.graph import Attrs, Graph, Node, Value
 from dsl.ir.registry import Op, Trait
 from dsl.ir.types import I64, TensorType, ValueType, scalar
 
-__all__ = ["Region", "bind_trips", "copy_node", "inline", "is_dropped", "is_known", "rows_of", "types_after"]
+__all__ = [
+    "Region",
+    "bind_trips",
+    "copy_node",
+    "inline",
+    "is_dropped",
+    "is_known",
+    "rows_of",
+    "types_after",
+]
 
 
 class Region(Builder):

@@ -51,7 +51,10 @@ class Reverse:
         wanted: Sequence[bool], *, looping: bool = False, segmented: bool = False, effects: bool = True,
     ) -> None:  # fmt: skip
         self.graph, self.builder, self.looping, self.segmented = graph, builder, looping, segmented
-        self.effects, self.in_place = effects, args is graph.params  # then nodes stay where they are
+        self.effects, self.in_place = (
+            effects,
+            args is graph.params,
+        )  # then nodes stay where they are
         self.flow = Flow(graph, active, wanted)
         self.values: dict[Value, Value] = dict(zip(graph.params, args, strict=True))
         self.steps: dict[Node, Step] = {}

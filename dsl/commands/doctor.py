@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from dsl.codegen.cpu import cache
-from dsl.config import OPTIONS, config
+from dsl.commands.job import Job, Plan
+from dsl.commands.launch import environment
+from dsl.config import OPTIONS, config, launched_rank
+from dsl.errors import ConfigError
 from dsl.logs import help_text
+from dsl.mpi.mpirun import INSTALL, Mpirun, find_mpirun
+from dsl.mpi.ring import RESULT
 
 __all__ = ["run"]
 
+RING_SECONDS = 30
 NEEDED = ("dsl", "numpy", "scipy", "ml_dtypes", "opt_einsum", "llvmlite")
 OPTIONAL = {
     "numba": "user kernels, `@dsl.kernel`",
     "matplotlib": "the plot of `python -m dsl bench`",
     "jax": "a peer in benchmarks",
     "torch": "a peer in benchmarks",
-    "mpi4py": "many processes (to come)",
     "cupy": "CUDA (to come)",
 }
 VECTORS = (
@@ -53,6 +60,7 @@ def run() -> int:
         ],
     )
     table("native code (docs/native-code.md)", native(versions["llvmlite"]))
+    table("many processes (docs/launching.md)", mpi())
     table(
         "options in force (docs/debugging.md)",
         [(o.env, option(name)) for name, o in OPTIONS.items()],
@@ -117,6 +125,36 @@ def native(llvmlite: str) -> list[tuple[str, str]]:
         ("cache", cache_directory()),
         ("cached", cached()),
     ]
+
+
+def mpi() -> list[tuple[str, str]]:
+    """What MPI there is, and whether two ranks can send each other a number with it."""
+    if version("mpi4py") == "missing":
+        return [("mpi4py", f"missing: one process alone; {INSTALL}")]
+    rows = [("mpi4py", version("mpi4py"))]
+    try:
+        found = find_mpirun()
+    except ConfigError as error:
+        return [*rows, ("mpirun", f"missing: {error.message}; {INSTALL}")]
+    rows.append(("mpirun", f"{found.path}, {found.kind} {found.version}"))
+    return rows + ring(found)
+
+
+def ring(mpirun: Mpirun) -> list[tuple[str, str]]:
+    """Pass a number round two ranks, and return what they say of their MPI and how it went."""
+    if launched_rank() is not None:
+        return [("ring", "not tried: this process is itself a rank")]
+    plan = Plan(mpirun, 2, [sys.executable, "-m", "dsl.mpi.ring"], limit=RING_SECONDS, shown=False)
+    settings = {k: v for k, v in environment(2).items() if not k.startswith("DSL_")}
+    with tempfile.TemporaryDirectory(prefix="dsl-doctor-") as folder:
+        failure = Job(plan, Path(folder), settings).run()
+        result = Path(folder) / RESULT
+        if failure is not None or not result.exists():
+            lines = " ".join(failure.lines) if failure is not None else "no rank said how it went"
+            return [("ring", f"FAILED: {lines}")]
+        said = json.loads(result.read_text(encoding="utf-8"))
+    round_trip = f"works: 2 ranks passed a number round in {1e3 * said['seconds']:.2f} ms"
+    return [*(tuple(row) for row in said["library"]), ("ring", round_trip)]
 
 
 def threads() -> str:

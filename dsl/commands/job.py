@@ -35,12 +35,16 @@ _LAST = 10.0  # seconds in which everything is gone, or something is very wrong
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: the launcher, how many ranks, the command, and how long a rank may be silent (0: as long as it likes)."""
+    """What to run: the launcher, how many ranks, the command; how long a rank may be silent, and how long all of it may take.
+
+    Times are in seconds; 0 is as long as it likes.
+    """
 
     mpirun: Mpirun
     ranks: int
     command: Sequence[str]
     deadline: float = 0.0
+    limit: float = 0.0
     options: Sequence[str] = ()
     logs: Path | None = None
     shown: bool = True
@@ -103,7 +107,7 @@ class Job:
                 return self._finished()
             if self.process.poll() is not None:
                 return self._without_mpirun()
-            if failure := self._silence(ends):
+            if failure := self._silence(ends) or self._lateness(ends):
                 return failure
 
     def _look(self) -> None:
@@ -206,6 +210,13 @@ class Job:
         if not guilty and len(silent) < len(signs):
             return None
         return Failure(tuple(self._silent(rank, signs[rank]) for rank in guilty or silent))
+
+    def _lateness(self, ends: Mapping[int, Any]) -> Failure | None:
+        if not 0 < self.plan.limit < self.clock:
+            return None
+        left = [rank for rank in self._signs if rank not in ends]
+        said = [self._silent(rank, pulse.read(self._pulse(rank))) for rank in left]
+        return Failure((f"not done after {self.clock:.0f} s", *said))
 
     def _silent(self, rank: int, sign: pulse.Sign | None) -> str:
         quiet = f"rank {rank} is silent for {self.clock - self._signs[rank][1]:.0f} s"

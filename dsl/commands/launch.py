@@ -108,7 +108,7 @@ def _plan(given: argparse.Namespace) -> Plan:
     target = ["-m", given.script] if given.module else [given.script]
     return Plan(
         find_mpirun(given.mpirun), given.n, [sys.executable, *target, *given.arguments],
-        given.deadline, shlex.split(given.mpi), given.logs,
+        given.deadline, options=shlex.split(given.mpi), logs=given.logs,
     )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ class Step:
         elif node.op.name == "recv":
             key = (node.attrs["key"], self._tag(iteration))
             rendezvous = self._rendezvous(node)
-            told = {"received": (id(rendezvous), key)}
+            told = {"received": (_meeting(rendezvous), key)}
             self.waiting.add(
                 handed, unit, iteration, lambda done: rendezvous.receive(key, done), told
             )
@@ -145,7 +145,7 @@ class Step:
         dead = peek(iteration, peek(unit, layout.Unit.STATE)) & layout.DEAD
         token = DEAD if dead else read_token(iteration + 8 * slot.word, slot.type)
         rendezvous, key = self._rendezvous(node), (node.attrs["key"], self._tag(iteration))
-        with events.span("send", "send", node.loc, {"sent": (id(rendezvous), key)}):
+        with events.span("send", "send", node.loc, {"sent": (_meeting(rendezvous), key)}):
             rendezvous.send(key, token)
         self.core.given(self.address, unit, iteration, 0)
 
@@ -248,6 +248,11 @@ _MESSAGES = {
 
 def _end(end: Callable[[int], int], address: int, keep: Any) -> None:
     end(address)
+
+
+def _meeting(rendezvous: Any) -> Any:
+    """Return what tells a rendezvous from others: over ranks, on all of them, the number of its step."""
+    return getattr(rendezvous, "number", id(rendezvous))
 
 
 class _Waiting:

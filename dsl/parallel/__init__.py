@@ -39,19 +39,20 @@ if TYPE_CHECKING:
     from dsl.parallel.gradients import reduce_gradients
     from dsl.parallel.liveness import alive
     from dsl.parallel.servers import BackupWorkers, ParameterServer
+    from dsl.parallel.serving import serve
     from dsl.parallel.shards import Shard
     from dsl.parallel.training import DataParallel
 
 __all__ = [
     "BackupWorkers", "DataParallel", "ParameterServer", "Shard", "ShardedCheckpoints", "ShardedEmbedding", "alive",
     "allgather", "allreduce", "alltoall", "barrier", "broadcast", "gather", "rank", "recv", "reduce",
-    "reduce_gradients", "reduce_scatter", "restore", "save", "scatter", "send", "sendrecv", "size",
+    "reduce_gradients", "reduce_scatter", "restore", "save", "scatter", "send", "sendrecv", "serve", "size",
 ]  # fmt: skip
 
 _LAZY = {
     "BackupWorkers": "servers", "DataParallel": "training", "ParameterServer": "servers",
     "Shard": "shards", "ShardedCheckpoints": "checkpoints", "alive": "liveness", "restore": "checkpoints", "save": "checkpoints",
-    "ShardedEmbedding": "embeddings", "reduce_gradients": "gradients",
+    "ShardedEmbedding": "embeddings", "reduce_gradients": "gradients", "serve": "serving",
 }  # fmt: skip
 
 

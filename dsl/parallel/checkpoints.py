@@ -109,7 +109,7 @@ def _raise_together(verb: str, error: BaseException | None) -> None:
 def _word() -> str:
     """Return a word that nobody had before, the same on all ranks: rank 0's."""
     own = np.frombuffer(os.urandom(6), np.uint8)
-    return _everyone(own, "the name of a checkpoint")[0].tobytes().hex()
+    return bytes(_everyone(own, "the name of a checkpoint")[0]).hex()
 
 
 def _number(value: int) -> int:

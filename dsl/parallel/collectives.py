@@ -221,9 +221,9 @@ def _operation(op: str, node: Any) -> Any:
     trace = current_trace()
     if trace is None or not trace.is_graph or current_scope() is not trace.root:
         return None
-    from dsl.session.graph import Operation, group
+    from dsl.session.graph import Operation, group, the_graph
 
-    return group(Operation(trace.graph, (node,), op), name=op)
+    return group(Operation(the_graph(op)[0], (node,), op), name=op)
 
 
 def _same(x: Traced) -> Traced:

@@ -17,12 +17,12 @@ from typing import Any
 
 from dsl.profiler.timeline import Event, Inside
 
-__all__ = ["chrome_trace", "flows", "write"]
+__all__ = ["chrome_trace", "flows", "rows_of", "write", "write_trace"]
 
 
 def chrome_trace(events: Sequence[Event]) -> dict[str, Any]:
     """Return the trace as what JSON holds."""
-    rows = {row: k + 1 for k, row in enumerate(dict.fromkeys(event.row for event in events))}
+    rows = rows_of(events)
     pid = os.getpid()
     listed = [
         *_names(rows, pid),
@@ -32,10 +32,20 @@ def chrome_trace(events: Sequence[Event]) -> dict[str, Any]:
     return {"traceEvents": listed, "displayTimeUnit": "ms"}
 
 
+def rows_of(events: Sequence[Event]) -> dict[str, int]:
+    """Return the number of each row in a trace."""
+    return {row: k + 1 for k, row in enumerate(dict.fromkeys(event.row for event in events))}
+
+
 def write(events: Sequence[Event], path: str | os.PathLike[str]) -> None:
     """Write the trace to a file, whole or not at all; compressed if its name ends in `.gz`."""
+    write_trace(chrome_trace(events), path)
+
+
+def write_trace(trace: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a trace that is made."""
     target = Path(path)
-    text = json.dumps(chrome_trace(events), allow_nan=False).encode()
+    text = json.dumps(trace, allow_nan=False).encode()
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.write_bytes(gzip.compress(text, 6) if target.suffix == ".gz" else text)
     os.replace(draft, target)

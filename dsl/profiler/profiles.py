@@ -71,6 +71,11 @@ class Profile:
         return self._mark is not None
 
     @property
+    def began(self) -> int:
+        """When it began, by the log's clock: the 0 of its events."""
+        return self._start
+
+    @property
     def seconds(self) -> float:
         """How long it has been on."""
         end = events.now() if self.is_on else self._end

@@ -103,7 +103,8 @@ def numbers() -> None:
         parallel.allreduce(np.float32(np.nan) if RANK == SIZE - 1 else np.float32(1), "min")
     )
     tree = parallel.allreduce({"a": 1.0, "b": (np.ones(2), np.float32(2))})
-    assert tree["a"] == SIZE and tree["b"][1] == 2 * SIZE
+    assert tree["a"] == SIZE
+    assert tree["b"][1] == 2 * SIZE
     half = parallel.allreduce(np.full(3, 60_000, np.float16), "mean")  # the sum is no float16
     check(half, np.full(3, 60_000, np.float16), "mean of float16")
 
@@ -186,7 +187,8 @@ def in_programs() -> None:
     check(in_a_branch(x, True), sum(own), "branch")
     check(in_a_branch(x, False), own[-1] * 2, "branch")
     halved, trips = until_all_agree(x)
-    assert trips == int(np.ceil(np.log2(max(own[-1])))) and halved.max() <= 1
+    assert trips == int(np.ceil(np.log2(max(own[-1]))))
+    assert halved.max() <= 1
     check(ping(x), own[0] if RANK == 1 else x, "send and recv")
     for size in (3, 5, 7):  # the second size makes it symbolic
         y = np.arange(float(size)) + RANK

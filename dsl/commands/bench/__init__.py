@@ -36,7 +36,13 @@ PICTURES = {".pdf", ".png", ".svg"}
 
 def run(words: Sequence[str]) -> int:
     """Do what the words of the command line say; return the exit code."""
+    if words and words[0] == "mpi":
+        from dsl.commands.bench.mpi import run_mpi
+
+        return run_mpi(_parser().parse_args(words[1:]).json)
     given = _parser().parse_args(words)
+    if given.family:
+        return _run_family(given)
     cases = _chosen(given)
     if given.list:
         print("\n".join(f"{case.name:<32}  {case.row}" for case in cases))
@@ -58,6 +64,17 @@ def run(words: Sequence[str]) -> int:
     if given.plot:
         draw(given.plot, record(results, facts))
     return 1 if _failed(results) else 0
+
+
+def _run_family(given: argparse.Namespace) -> int:
+    """Measure rates instead of calls."""
+    from dsl.commands.bench.executor import RATES, run_rates
+
+    if given.list:
+        print("\n".join(rate.name for rate in RATES))
+        return 0
+    _check_files(given)
+    return run_rates("quick" if given.quick else "full" if given.full else "short", given.json)
 
 
 def run_cases(cases: Sequence[Case], peers: dict[str, Peer], mode: str) -> Iterator[Result]:
@@ -121,6 +138,10 @@ def _check_files(given: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dsl bench", description=__doc__)
     add = parser.add_argument
+    add(
+        "family", nargs="?", choices=["executor"],
+        help="executor: rates of steps, tokens, loops and queues, TensorFlow beside them",
+    )  # fmt: skip
     add("--full", action="store_true", help="every case, measured longer, torch.compile included")
     add("--quick", action="store_true", help="every case at a tiny size: whether it works")
     add("--case", action="append", metavar="PATTERN", help="cases whose name or row contains this")

@@ -81,7 +81,7 @@ def _passed(a: A, node: Node, op: str, x: Value) -> Value:
 
 def _shared(a: A, node: Node, g: Value) -> Value:
     """A mean gives each rank its share."""
-    return g if node.attrs["how"] == "sum" else a.divide(g, node.attrs["ranks"])  # type: ignore[no-any-return]
+    return g if node.attrs["how"] == "sum" else a.divide(g, node.attrs["ranks"])
 
 
 def _reduce_to(a: A, node: Node, g: Value) -> Value:
@@ -101,9 +101,7 @@ def _exchange(a: A, node: Node, g: Value) -> Value:
 def _send_vjp(a: A, node: Node, gs: Given) -> list[Value]:
     x = node.inputs[0].tensor
     return [
-        a.recv_from(
-            **_world(node, "tag"), source=node.attrs["dest"], dtype=x.dtype, shape=x.shape
-        )
+        a.recv_from(**_world(node, "tag"), source=node.attrs["dest"], dtype=x.dtype, shape=x.shape)
     ]
 
 
@@ -121,7 +119,9 @@ derive("all_reduce", _reducing(
     lambda a, node, g: a.all_reduce(g, **_world(node, "how")), "all_gather", "reduce_scatter"))  # fmt: skip
 derive("reduce_to", _reducing(_reduce_to, "gather_to", "scatter_from"))
 derive("reduce_scatter", _reducing(_reduce_scatter, "all_to_all", "all_to_all"))
-derive("broadcast_from", _moving(lambda a, node, g: a.reduce_to(g, **_world(node, "root"), how="sum")))
+derive(
+    "broadcast_from", _moving(lambda a, node, g: a.reduce_to(g, **_world(node, "root"), how="sum"))
+)
 derive("gather_to", _moving(lambda a, node, g: a.scatter_from(g, **_world(node, "root"))))
 derive("scatter_from", _moving(lambda a, node, g: a.gather_to(g, **_world(node, "root"))))
 derive("all_gather", _moving(lambda a, node, g: a.reduce_scatter(g, **_world(node), how="sum")))
@@ -131,4 +131,6 @@ derive("send_to", Derivative(_send_vjp, _again))
 derive("recv_from", Derivative(_recv_vjp, _recv_jvp))
 derive("barrier", constant("no inputs"))
 for _name in ("all_reduce_start", "all_reduce_wait"):
-    derive(_name, undifferentiable("it is for gradients; `dsl.parallel.allreduce` is differentiable"))
+    derive(
+        _name, undifferentiable("it is for gradients; `dsl.parallel.allreduce` is differentiable")
+    )

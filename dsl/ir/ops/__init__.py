@@ -2,4 +2,15 @@
 
 from dsl.ir.ops import comm, control, elementwise, fft, index, linalg, random, reduce, shape, state
 
-__all__ = ["comm", "control", "elementwise", "fft", "index", "linalg", "random", "reduce", "shape", "state"]
+__all__ = [
+    "comm",
+    "control",
+    "elementwise",
+    "fft",
+    "index",
+    "linalg",
+    "random",
+    "reduce",
+    "shape",
+    "state",
+]
