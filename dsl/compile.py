@@ -37,6 +37,7 @@ from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import interpret
 from dsl.ir.location import Location
 from dsl.ir.nans import find_nan, has_nan
+from dsl.ir.ops.comm import RESOURCE
 from dsl.ir.verify import verify
 from dsl.logs import log
 from dsl.lowered import STAGES, Lowered
@@ -507,6 +508,11 @@ class _Watched:
     def _report(self, arrays: list[Any]) -> None:
         if any(map(has_nan, arrays)):
             return  # NaNs that come in may go out
+        if RESOURCE in _resources(self.entry.optimized):
+            raise NanError(
+                f"`{self.entry.name}` made a NaN; which op did is not known, since other ranks would have to run it again too",
+                remedy="look for it on one rank, or outside of collectives",
+            )
         node = find_nan(self.entry.optimized, arrays)
         if node is not None:
             raise NanError(
@@ -591,8 +597,13 @@ def _by_tokens(traced: TracedFunction, graph: Graph) -> Callable[[list[Any]], li
 
 def _repeatable(graph: Graph) -> bool:
     """Tell whether a run that raised has left no effects behind."""
-    found = [r for node in graph.effects for r in resources_of(node.op, node.regions, node.attrs)]
-    return set(found) <= {"assert"}
+    return _resources(graph) <= {"assert"}
+
+
+def _resources(graph: Graph) -> set[str]:
+    """Return what a graph touches."""
+    effects = graph.effects
+    return {r for node in effects for r in resources_of(node.op, node.regions, node.attrs)}
 
 
 def _filtered(error: Exception) -> Exception:

@@ -6,6 +6,8 @@ Every rank has a copy of the parameters and a share of each batch. `DataParallel
 while earlier layers are still being differentiated, so all ranks make the same step. Rank 0 also trains alone, to compare.
 """
 
+import itertools
+
 import numpy as np
 
 import dsl
@@ -30,7 +32,7 @@ def spirals(rng, n):
 def first_params():
     rng = np.random.default_rng(1)
     sizes = [2, HIDDEN, HIDDEN, CLASSES]
-    pairs = zip(sizes, sizes[1:])
+    pairs = itertools.pairwise(sizes)
     return [{"w": rng.normal(0, n**-0.5, (n, m)), "b": np.zeros(m)} for n, m in pairs]
 
 

@@ -174,7 +174,8 @@ with dsl.Session(training, timeout=60) as session:
     producer.join()
     print("the loss fell below 0.1:", np.mean(losses[-20:]) < 0.1)
     print(session.explain())
-    grid = np.stack(np.meshgrid(np.linspace(-2, 2, 80), np.linspace(-2, 2, 80)), axis=-1).reshape(-1, 2)
+    line = np.linspace(-2, 2, 80)
+    grid = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
     picture = session.run(answer, {anywhere: grid}).reshape(80, 80)
 ===
 The step that dequeues is run token by token: it waits for its batch without holding a thread, and all that it does afterwards is one
@@ -187,7 +188,8 @@ try:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8))
     left.semilogy(losses, lw=0.8)
     left.set(xlabel="step", title="loss")
-    right.imshow(np.sign(picture), extent=(-2, 2, -2, 2), origin="lower", cmap="coolwarm", alpha=0.5)
+    extent, colours = (-2, 2, -2, 2), "coolwarm"
+    right.imshow(np.sign(picture), extent=extent, origin="lower", cmap=colours, alpha=0.5)
     turn = np.linspace(0, 9, 200)
     for sign, colour in ((1, "tab:red"), (-1, "tab:blue")):
         radius = sign * (0.2 + turn / 6)

@@ -22,6 +22,7 @@ from typing import Any
 import mpirun
 import numpy as np
 import pytest
+from markdown_examples import check_page
 
 from dsl import parallel
 from dsl.commands import doctor
@@ -372,9 +373,9 @@ def test_what_all_ranks_have_is_saved_once(tmp_path: Path, monkeypatch: pytest.M
 
 @on_ranks
 def test_two_ranks_save_and_one_and_three_restore(tmp_path: Path) -> None:
-    mpirun.run("shards", 2, "background", str(tmp_path / "a"), "mod").check()
-    mpirun.run("shards", 3, "restore", str(tmp_path / "a"), "mod").check()
-    mpirun.run("shards", 1, "restore", str(tmp_path / "a"), "mod").check()
+    mpirun.run("shards", 2, "background", str(tmp_path / "a"), "mod", OMPI_MCA_btl="^ofi").check()
+    mpirun.run("shards", 3, "restore", str(tmp_path / "a"), "mod", OMPI_MCA_btl="^ofi").check()
+    mpirun.run("shards", 1, "restore", str(tmp_path / "a"), "mod", OMPI_MCA_btl="^ofi").check()
 
 
 def newest(directory: Path, step: int, part: int = 0) -> Path:
@@ -554,3 +555,10 @@ def test_doctor_says_why_two_ranks_do_not_work(tmp_path: Path) -> None:
     ((_, said),) = doctor.ring(Mpirun(str(file), "unknown", ""))
     assert said.startswith("FAILED: mpirun ended with exit code 3")
     assert "there are not enough slots" in said
+
+
+def test_the_page_about_launching_tells_the_truth(bless: bool) -> None:
+    assert check_page(ROOT / "docs" / "launching.md", bless=bless) == 2
+    text = (ROOT / "docs" / "launching.md").read_text(encoding="utf-8")
+    for option in ("--restarts", "--deadline", "--logs", "--mpirun", "--mpi"):
+        assert f"`{option} " in text

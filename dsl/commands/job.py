@@ -144,7 +144,13 @@ class Job:
         self._look_for(_NEWS, lambda: len(self._ends()) == self.plan.ranks)
         self._look_for(_ECHO, lambda: any(self._is_cause(rank) for rank in self._bad()))
         bad = self._bad()
-        causes = [rank for rank in bad if self._is_cause(rank)] or list(bad)
+        causes = [rank for rank in bad if self._is_cause(rank)]
+        lost = [rank for rank in self._signs if rank not in self._ends()]
+        if not causes and (self.process.poll() or 0) < 0:
+            return self._mpirun_ended()
+        if not causes and lost:
+            return Failure(tuple(f"rank {rank} is gone without a word" for rank in lost))
+        causes = causes or list(bad)
         first = min(causes, key=lambda rank: self._when(rank, bad[rank]))
         return Failure((self._said(first, bad[first]),))
 
@@ -156,7 +162,8 @@ class Job:
         error = self._records("error").get(rank)
         if error is not None:
             return not error["peer"]
-        return not self._ends()[rank]["asked"]
+        end = self._ends()[rank]
+        return not end["asked"] and end["code"] != -signal.SIGTERM  # which mpirun sends
 
     def _when(self, rank: int, end: Mapping[str, Any]) -> float:
         error = self._records("error").get(rank)
@@ -186,6 +193,9 @@ class Job:
             return self._failed()
         if len(self._ends()) == self.plan.ranks:
             return None
+        return self._mpirun_ended()
+
+    def _mpirun_ended(self) -> Failure:
         code = self.process.returncode
         how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         kept = self.streams.mpirun.lines if self.streams.mpirun is not None else ()

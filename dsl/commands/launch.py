@@ -22,9 +22,10 @@ from pathlib import Path
 from types import FrameType
 
 from dsl.commands.job import Failure, Job, Plan
-from dsl.config import launched_rank
+from dsl.config import config, launched_rank
 from dsl.errors import ConfigError
 from dsl.mpi.mpirun import INSTALL, find_mpirun
+from dsl.profiler import automatic
 
 __all__ = ["environment", "parse", "run"]
 
@@ -43,6 +44,8 @@ def run(words: Sequence[str]) -> int:
     """Run a script on all ranks, again after failures, and return the exit code."""
     given = parse(words)
     plan = _plan(given)
+    if config.trace is not None:
+        automatic.abandon()
     folder = Path(tempfile.mkdtemp(prefix="dsl-launch-"))
     try:
         with _signals_raise():
@@ -137,7 +140,10 @@ def _run_once(plan: Plan, folder: Path, attempt: int) -> Failure | None:
 
 def environment(ranks: int) -> dict[str, str]:
     """Return the environment of ranks: unless the user says otherwise, they share the cores of this machine evenly."""
-    found = dict(os.environ)
+    found = {
+        "OMPI_MCA_btl": "^ofi",
+        **os.environ,
+    }  # not used here, and it sleeps for a second when it is closed
     if "OMP_NUM_THREADS" not in found:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         found.setdefault("DSL_NUM_THREADS", str(max(1, (cores or 1) // ranks)))

@@ -3,6 +3,7 @@
 Ops of `dsl.ir.ops.comm` ask `communicator()`, which is a world of one until somebody provides another: under `mpirun`
 that is `dsl.mpi.collectives`. Arrays that come in are only read, during the call; those that go out are new.
 
+Whoever runs an op may say where its result is wanted (`place_for`), and then finds it there, or elsewhere.
 `current_location()` is the user's line of the op that is running, for messages about ranks that do different things.
 """
 
@@ -19,7 +20,8 @@ from dsl.errors import InternalError
 from dsl.ir.location import Location
 
 __all__ = [
-    "NOBODY", "REDUCTIONS", "Alone", "Communicator", "at_location", "communicator", "current_location", "provide",
+    "NOBODY", "REDUCTIONS", "Alone", "Communicator", "at_location", "communicator", "current_location", "place_for",
+    "provide", "wanted_place",
 ]  # fmt: skip
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod")
@@ -145,8 +147,11 @@ _makers: list[Callable[[], Communicator]] = []
 
 def communicator() -> Communicator:
     """Return the ranks that this process is one of."""
-    while _makers:
-        _made.append(_makers.pop()())
+    if _makers:
+        _made.append(
+            _makers[-1]()
+        )  # if that fails, the next call tries again: a rank is never taken for one alone
+        _makers.clear()
     return _made[-1]
 
 
@@ -158,6 +163,7 @@ def provide(make: Callable[[], Communicator]) -> None:
 class _Place(threading.local):
     def __init__(self) -> None:
         self.location: Location | None = None
+        self.result: np.ndarray | None = None
 
 
 _place = _Place()
@@ -166,6 +172,23 @@ _place = _Place()
 def current_location() -> Location | None:
     """Return the user's line of the op that runs in this thread."""
     return _place.location
+
+
+def wanted_place(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+    """Return the memory in which a result of this shape and dtype is wanted, once, or None."""
+    wanted, _place.result = _place.result, None
+    fits = wanted is not None and (wanted.shape, wanted.dtype) == (shape, dtype)
+    return wanted if fits else None
+
+
+@contextmanager
+def place_for(result: np.ndarray) -> Iterator[None]:
+    """Say where the result of the op that runs is wanted."""
+    _place.result = result
+    try:
+        yield
+    finally:
+        _place.result = None
 
 
 @contextmanager

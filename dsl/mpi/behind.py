@@ -8,7 +8,7 @@ again when nobody has those any more. If MPI allows one thread only, `wait` does
 from __future__ import annotations
 
 import collections
-import sys
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ import numpy as np
 from dsl import events
 from dsl.ir.communicator import at_location, current_location
 from dsl.ir.types import TensorType
+from dsl.mpi.buffers import Buffers
 from dsl.mpi.reducing import finished, operator, work_dtype
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Behind"]
 
 _TICK = 1e-3  # seconds between looks at what else happens
-_UNUSED = 3  # references to a buffer that nobody has: the list's, the loop's, and that of the call which counts
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Behind:
         self._jobs: dict[int, _Job] = {}
         self._queue: collections.deque[_Job] = collections.deque()
         self._ready = threading.Condition()
-        self._buffers: list[np.ndarray] = []
+        self._buffers = Buffers()
         self._count = 0
         self._thread: threading.Thread | None = None
 
@@ -86,19 +86,12 @@ class Behind:
         return _parts(job, self.meeting.size)
 
     def _packed(self, xs: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-        buffer = self._buffer(sum(x.size for x in xs), dtype)
+        buffer = self._buffers.empty((sum(x.size for x in xs),), dtype)
         at = 0
         for x in xs:
             buffer[at : at + x.size].reshape(x.shape)[...] = x
             at += x.size
         return buffer
-
-    def _buffer(self, size: int, dtype: np.dtype) -> np.ndarray:
-        for found in self._buffers:
-            if found.size == size and found.dtype == dtype and sys.getrefcount(found) <= _UNUSED:
-                return found
-        self._buffers.append(np.empty(size, dtype))
-        return self._buffers[-1]
 
     def _work(self) -> None:
         while True:
@@ -106,7 +99,7 @@ class Behind:
                 self._ready.wait_for(lambda: self._queue)
                 job = self._queue.popleft()
             self._run(job)
-            del job  # its buffer is counted
+            del job  # so that its buffer is free when the results are
 
     def _run(self, job: _Job) -> None:
         try:
@@ -128,5 +121,5 @@ class Behind:
 
 def _parts(job: _Job, size: int) -> list[np.ndarray]:
     whole = finished(job.buffer, job.how, size, job.dtype)
-    ends = np.cumsum([int(np.prod(shape, dtype=np.int64)) for shape in job.shapes])
+    ends = np.cumsum([math.prod(shape) for shape in job.shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(whole, ends[:-1]), job.shapes)]

@@ -20,9 +20,10 @@ import numpy as np
 
 from dsl import events
 from dsl.errors import MismatchError
-from dsl.ir.communicator import NOBODY, current_location
+from dsl.ir.communicator import NOBODY, current_location, wanted_place
 from dsl.ir.types import DTYPES, TensorType
 from dsl.mpi.behind import Behind
+from dsl.mpi.buffers import Buffers
 from dsl.mpi.messages import Record
 from dsl.mpi.reducing import finished, operator, prepared
 from dsl.mpi.shared import transport
@@ -131,7 +132,7 @@ class Ranks:
         self.rank: int = here.rank
         self.size: int = here.size
         self.lock = threading.RLock()
-        self.comm = here.comm
+        self.comm, self.buffers = here.comm, Buffers()
         self.waits = Waits(transport())
         self.meeting = Meeting(here.collective, self.waits)
         self.behind = Behind(Meeting(here.behind, self.waits), here.threads)
@@ -140,6 +141,15 @@ class Ranks:
         self._taken: dict[tuple[int, int], int] = {}
         self._arrived: dict[tuple[int, int, int], _Message] = {}
         transport().handle(MESSAGE, self._announced)
+
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return memory for a result: where it is wanted, or a buffer."""
+        wanted = wanted_place(shape, dtype)
+        return self.buffers.empty(shape, dtype) if wanted is None else wanted
+
+    def _at(self, root: int) -> Callable[[tuple[int, ...], np.dtype], np.ndarray]:
+        """Return what makes memory for a result of the root, and zeros elsewhere."""
+        return self._empty if root == self.rank else np.zeros
 
     def _meet(self, op: str, x: np.ndarray, more: str = "") -> Any:
         return self.meeting.meet(_words(op, x.dtype, x.shape, more))
@@ -150,7 +160,7 @@ class Ranks:
     def all_reduce(self, x: np.ndarray, how: str) -> np.ndarray:
         comm = self._meet("all_reduce", x, how)
         work = prepared(x)
-        found = np.empty(work.shape, work.dtype)
+        found = self._empty(work.shape, work.dtype)
         if work.size:
             comm.Allreduce(work, found, operator(how, work.dtype))
         return finished(found, how, self.size, x.dtype)
@@ -159,7 +169,7 @@ class Ranks:
     def reduce_to(self, x: np.ndarray, how: str, root: int) -> np.ndarray:
         comm = self._meet("reduce", x, f"{how}, root={root}")
         work = prepared(x)
-        found = (np.empty if root == self.rank else np.zeros)(work.shape, work.dtype)
+        found = self._at(root)(work.shape, work.dtype)
         if work.size:
             target = found if root == self.rank else None
             comm.Reduce(work, target, operator(how, work.dtype), root)
@@ -169,7 +179,7 @@ class Ranks:
     def reduce_scatter(self, x: np.ndarray, how: str) -> np.ndarray:
         comm = self._meet("reduce_scatter", x, how)
         work = prepared(x)
-        found = np.empty(work.shape[1:], work.dtype)
+        found = self._empty(work.shape[1:], work.dtype)
         if work.size:
             comm.Reduce_scatter_block(work, found, operator(how, work.dtype))
         return finished(found, how, self.size, x.dtype)
@@ -179,7 +189,9 @@ class Ranks:
     @_told
     def broadcast_from(self, x: np.ndarray, root: int) -> np.ndarray:
         comm = self._meet("broadcast", x, f"root={root}")
-        found = np.array(x, order="C") if root == self.rank else np.empty(x.shape, x.dtype)
+        found = self._empty(x.shape, x.dtype)
+        if root == self.rank:
+            found[...] = x
         if x.size:
             comm.Bcast(_bytes(found), root)
         return found
@@ -187,8 +199,7 @@ class Ranks:
     @_told
     def gather_to(self, x: np.ndarray, root: int) -> np.ndarray:
         comm = self._meet("gather", x, f"root={root}")
-        make = np.empty if root == self.rank else np.zeros
-        found: np.ndarray = make((self.size, *x.shape), x.dtype)
+        found = self._at(root)((self.size, *x.shape), x.dtype)
         if x.size:
             target = _bytes(found) if root == self.rank else None
             comm.Gather(_bytes(np.ascontiguousarray(x)), target, root)
@@ -197,7 +208,7 @@ class Ranks:
     @_told
     def all_gather(self, x: np.ndarray) -> np.ndarray:
         comm = self._meet("allgather", x)
-        found = np.empty((self.size, *x.shape), x.dtype)
+        found = self._empty((self.size, *x.shape), x.dtype)
         if x.size:
             comm.Allgather(_bytes(np.ascontiguousarray(x)), _bytes(found))
         return found
@@ -205,7 +216,7 @@ class Ranks:
     @_told
     def scatter_from(self, x: np.ndarray, root: int) -> np.ndarray:
         comm = self._meet("scatter", x, f"root={root}")
-        found = np.empty(x.shape[1:], x.dtype)
+        found = self._empty(x.shape[1:], x.dtype)
         if x.size:
             source = _bytes(np.ascontiguousarray(x)) if root == self.rank else None
             comm.Scatter(source, _bytes(found), root)
@@ -214,7 +225,7 @@ class Ranks:
     @_told
     def all_to_all(self, x: np.ndarray) -> np.ndarray:
         comm = self._meet("alltoall", x)
-        found = np.empty(x.shape, x.dtype)
+        found = self._empty(x.shape, x.dtype)
         if x.size:
             comm.Alltoall(_bytes(np.ascontiguousarray(x)), _bytes(found))
         return found
@@ -292,7 +303,7 @@ class Ranks:
         tag, number, serial, code, rank, *rest = record.numbers
         array, request = record.array, None
         if array is None:
-            array = np.empty(rest[:rank], DTYPES[code])
+            array = self.buffers.empty(tuple(rest[:rank]), DTYPES[code])
             request = self.comm.Irecv(_bytes(array), source, _FIRST_TAG + serial)
         self._arrived[source, tag, number] = _Message(array, request, _as_text(rest[rank:]))
 

@@ -17,6 +17,7 @@ follow as a message of their own, straight from its memory into new memory.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -55,15 +56,16 @@ def pack(
     shape = array.shape
     body = struct.pack(f"<{len(numbers) + len(shape)}q", *numbers, *shape)
     data = b"" if tag else array.tobytes()
+    gap = -len(data) % 8  # so that the next record's array is aligned too
     head = _HEAD.pack(
-        _HEAD.size + len(body) + len(data), kind, LARGE if tag else 0, _CODES[array.dtype],
+        _HEAD.size + len(body) + len(data) + gap, kind, LARGE if tag else 0, _CODES[array.dtype],
         len(shape), len(numbers), tag,
     )  # fmt: skip
-    return head + body + data
+    return b"".join((head, body, data, bytes(gap)))
 
 
-def unpack(buffer: memoryview) -> Iterator[Record]:
-    """Yield the records of a message; a large array is memory for what is to come."""
+def unpack(buffer: bytearray) -> Iterator[Record]:
+    """Yield the records of a message; small arrays are parts of its memory, a large one is memory for what is to come."""
     at = 0
     while at < len(buffer):
         length, kind, flags, code, rank, count, tag = _HEAD.unpack_from(buffer, at)
@@ -74,7 +76,7 @@ def unpack(buffer: memoryview) -> Iterator[Record]:
         if flags & LARGE:
             array = np.empty(numbers[count:], DTYPES[code])
         elif not flags & NOTHING:
-            raw = np.frombuffer(buffer[data : at + length], np.uint8)
-            array = raw.view(DTYPES[code]).reshape(numbers[count:]).copy()
+            shape = numbers[count:]
+            array = np.frombuffer(buffer, DTYPES[code], math.prod(shape), data).reshape(shape)
         yield Record(kind, flags, numbers[:count], array, tag)
         at += length

@@ -7,6 +7,7 @@ be moved, and then sleeps for a moment, longer the longer nothing comes. Small r
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -26,7 +27,8 @@ EAGER = 16 << 10  # bytes of an array that travels inside its record
 _FULL = 64 << 10  # bytes in an outbox that go at once
 _RECORDS = 1  # the tag of messages with records; larger ones are those of arrays
 _TAGS = 30_000  # the smallest upper bound that MPI promises is 32,767
-_SPIN = 200e-6  # seconds of looking again at once, before sleeping
+_AT_ONCE = 400e-6, 30e-6  # seconds of looking again at once, if each rank can have a core or not
+_SPIN = 1e-3  # seconds of letting others run in between, before sleeping
 _LONGEST = 1e-3  # seconds of sleep
 
 Handler = Callable[[int, Record], None]
@@ -50,6 +52,10 @@ class Transport:
         self._early: dict[int, list[tuple[int, Record]]] = {}  # by kind, until there is a handler
         self._dispatching = threading.RLock()
         self._idle_since = 0.0
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        self._at_once = _AT_ONCE[self.size > (cores or 1)]
+        self._mpi = _mpi()
+        self._status = self._mpi.Status()
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -78,7 +84,8 @@ class Transport:
         self._outbox.setdefault(rank, []).append(record)
         self._flush(rank)
         self._start(
-            self.world.comm.Isend([array.reshape(-1).view(np.uint8), _byte()], rank, tag), array
+            self.world.comm.Isend([array.reshape(-1).view(np.uint8), self._mpi.BYTE], rank, tag),
+            array,
         )
 
     def flush(self) -> None:
@@ -94,7 +101,7 @@ class Transport:
         if records:
             data = records[0] if len(records) == 1 else b"".join(records)
             self.sent += 1
-            self._start(self.world.comm.Isend([data, _byte()], rank, _RECORDS), data)
+            self._start(self.world.comm.Isend([data, self._mpi.BYTE], rank, _RECORDS), data)
 
     def _start(self, request: Any, held: Any) -> None:
         if not request.Test():
@@ -149,21 +156,18 @@ class Transport:
         now = time.perf_counter()
         self._idle_since = self._idle_since or now
         idle = now - self._idle_since
-        time.sleep(0 if idle < _SPIN else min(_LONGEST, idle / 10))
+        if idle > self._at_once:
+            time.sleep(0 if idle < _SPIN else min(_LONGEST, idle / 10))
 
     def _receive(self) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
-        mpi = _mpi()
-        status = mpi.Status()
-        while True:
-            message = self.world.comm.Improbe(mpi.ANY_SOURCE, _RECORDS, status)
-            if message is None:
-                break
+        mpi, probe, status = self._mpi, self.world.comm.Improbe, self._status
+        while (message := probe(mpi.ANY_SOURCE, _RECORDS, status)) is not None:
             data = bytearray(status.Get_count(mpi.BYTE))
+            source = status.Get_source()
             message.Recv([data, mpi.BYTE])
             self.received += 1
-            source = status.Get_source()
-            for record in unpack(memoryview(data)):
+            for record in unpack(data):
                 if record.flags & LARGE:
                     self._expect(source, record)
                 else:
@@ -174,7 +178,7 @@ class Transport:
 
     def _expect(self, source: int, record: Record) -> None:
         flat = record.array.reshape(-1).view(np.uint8)
-        request = self.world.comm.Irecv([flat, _byte()], source, record.tag)
+        request = self.world.comm.Irecv([flat, self._mpi.BYTE], source, record.tag)
         self._arriving.append((request, source, record))
 
     def _arrived(self) -> list[tuple[int, Record]]:
@@ -205,7 +209,3 @@ def _mpi() -> Any:
     from mpi4py import MPI
 
     return MPI
-
-
-def _byte() -> Any:
-    return _mpi().BYTE

@@ -17,6 +17,7 @@ from dsl.frontend.traced import Traced, lift, read
 from dsl.frontend.trees import flatten, leaves_with_paths
 from dsl.ir.ops.state import known_error
 from dsl.mpi.agreement import agree
+from dsl.mpi.pulse import beat
 from dsl.optim.optimizer import Optimizer, State
 from dsl.parallel.collectives import broadcast, size
 from dsl.parallel.gradients import BUCKET, reduce_gradients
@@ -65,6 +66,7 @@ class DataParallel:
             self._checked = True
             self._agree(params, state)
         found: tuple[Any, ...] = self.compiled(params, state, *batch, **options)
+        beat("a training step")
         return found
 
     __call__ = step

@@ -15,7 +15,7 @@ from pathlib import Path
 from dsl.config import config, launched_rank, launched_ranks
 from dsl.profiler.profiles import Profile
 
-__all__ = ["follow", "target"]
+__all__ = ["abandon", "follow", "target"]
 
 _lock = threading.Lock()
 _running: tuple[str, Profile, int] | None = None
@@ -84,6 +84,16 @@ def _finish() -> None:
             _write_with_others(path, profile, keep=not wanted.endswith((".json", ".json.gz")))
     except OSError as error:
         print(f"dsl: the profile was not written: {error}", file=sys.stderr)
+
+
+def abandon() -> None:
+    """End the profile of this process and write nothing: it only starts those that the user means."""
+    global _running
+    with _lock:
+        if _running is not None:
+            (_, profile, _), _running = _running, None
+            profile.path = None
+            profile.stop()
 
 
 def _write_with_others(path: Path, profile: Profile, keep: bool) -> None:

@@ -20,10 +20,12 @@ from dsl.codegen.cpu import entry, jit, recipes, runtime
 from dsl.codegen.emission import Emission, ParamKind
 from dsl.config import config
 from dsl.errors import InternalError
+from dsl.ir.communicator import place_for
 from dsl.ir.dims import Dim
 from dsl.ir.graph import Graph, Node
-from dsl.ir.interpret import apply_node
-from dsl.ir.types import TensorType
+from dsl.ir.interpret import apply_node, node_sizes
+from dsl.ir.registry import Trait
+from dsl.ir.types import TensorType, resolve_shape
 
 if TYPE_CHECKING:
     from dsl.codegen.report import ErrorSite, Report
@@ -284,7 +286,11 @@ class Callback:
         node = self.nodes[number]
         words = _Words(address)
         inputs = [words.operand(v.type) for v in node.inputs if isinstance(v.type, TensorType)]
-        outputs = apply_node(node, inputs)
+        if node.op.has(Trait.COLLECTIVE) and words.aim(node, inputs):
+            with place_for(words.target):
+                outputs = apply_node(node, inputs)
+        else:
+            outputs = apply_node(node, inputs)
         for value, array in zip(node.outputs, outputs, strict=True):
             if isinstance(value.type, TensorType):
                 words.result(value.type, np.asarray(array))
@@ -302,8 +308,20 @@ class Callback:
 class _Words:
     """The words that a program passes to `dsl_python`."""
 
+    target: Any = None  # memory of the program for the only result, once that is known
+
     def __init__(self, address: int) -> None:
         self.address = address
+
+    def aim(self, node: Node, inputs: Sequence[np.ndarray]) -> bool:
+        """Tell whether the operands, which have been taken, are followed by the place of one array: `target`."""
+        if len(node.outputs) != 1 or not (type := node.outputs[0].tensor).rank:
+            return False
+        pointer = ctypes.c_int64.from_address(self.address).value
+        if pointer:
+            shape = resolve_shape(type.shape, node_sizes(node, inputs))
+            self.target = _array(pointer, type.dtype, shape, None)
+        return bool(pointer)
 
     def take(self) -> int:
         word = ctypes.c_int64.from_address(self.address).value
@@ -342,8 +360,9 @@ class _Words:
                 self.put(dim)
         else:
             self.address += 8 * (1 + rank)
-        target = _array(pointer, dtype, array.shape, None)
-        target[...] = array
+        if array is not self.target:
+            target = _array(pointer, dtype, array.shape, None)
+            target[...] = array
 
 
 def _memory(address: int, size: int) -> np.ndarray:

@@ -6,6 +6,7 @@ installed, and numba the loop in machine code. Targets are rates of dsl; a misse
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import threading
@@ -168,9 +169,9 @@ def _while_natively(size: int) -> Work:
 def _while_in_numba() -> Make | None:
     if importlib.util.find_spec("numba") is None:
         return None
-    import numba
+    numba: Any = importlib.import_module("numba")
 
-    @numba.njit
+    @numba.njit  # type: ignore[untyped-decorator]
     def loop(n: int) -> float:
         i, y = 0, 0.0
         while i < n:
@@ -230,8 +231,7 @@ def _tensorflow() -> Any:
     """Return TensorFlow's graph mode, or None if it is not installed."""
     if importlib.util.find_spec("tensorflow") is None:
         return None
-    import tensorflow
-
+    tensorflow: Any = importlib.import_module("tensorflow")
     return tensorflow.compat.v1
 
 
