@@ -13,12 +13,8 @@ import numpy as np
 import dsl
 from dsl import parallel
 
-CLASSES, HIDDEN, BATCH, STEPS = (
-    3,
-    32,
-    48,
-    200,
-)  # a batch of 48 can be shared by 1, 2, 3, 4, 6, ... ranks
+CLASSES, HIDDEN, STEPS = 3, 32, 160
+BATCH = 48  # rows, which 1, 2, 3, 4, 6, ... ranks can share
 
 
 def spirals(rng, n):

@@ -12,7 +12,7 @@ import numpy as np
 import dsl
 from dsl import parallel
 
-ROWS, COLUMNS, SWEEPS, RATE = 24, 20, 8, 0.2  # 24 rows can be shared by 1, 2, 3, 4, 6, ... ranks
+ROWS, COLUMNS, SWEEPS, RATE = 24, 20, 8, 0.2  # rows that 1, 2, 3, 4, 6, ... ranks can share
 RANK, SIZE = parallel.rank(), parallel.size()
 ABOVE = RANK - 1 if RANK > 0 else None
 BELOW = RANK + 1 if RANK < SIZE - 1 else None

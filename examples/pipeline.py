@@ -3,7 +3,7 @@
     mpirun -n 4 python examples/pipeline.py
 
 Every rank calls the same compiled function and runs the part of it that is placed there; values cross between ranks where
-the layers meet. Nothing in the loop over micro-batches depends on the trip before but the sums of the gradients, so while one
+the layers meet. A trip of the loop over micro-batches needs of the trip before only the sums of the gradients, so while one
 rank works on a micro-batch the rank before it is at the next. Weights, their gradients and updates never leave their rank.
 """
 
@@ -25,20 +25,22 @@ def error(x, y):
     return np.mean((x - y) ** 2)
 
 
+def at(place, function, *args):
+    """Call a function with all its operations on a device."""
+    with dsl.device(place):
+        return function(*args)
+
+
 def forward_and_back(weights, x, y):
     """Return the error of a micro-batch and its gradients, each computed where its layer is."""
-    backward = []
+    backward, grads = [], []
     for place, w in zip(PLACES, weights):
-        with dsl.device(place):
-            x, back = dsl.vjp(layer, w, x)
-            backward.append(back)
-    with dsl.device(PLACES[-1]):
-        value, g = dsl.value_and_grad(error)(x, y)
-    grads = []
+        x, back = at(place, dsl.vjp, layer, w, x)
+        backward.append(back)
+    value, g = at(PLACES[-1], dsl.value_and_grad(error), x, y)
     for place, back in zip(PLACES[::-1], backward[::-1]):
-        with dsl.device(place):
-            grad, g = back(g)
-            grads.append(grad)
+        grad, g = at(place, back, g)
+        grads.append(grad)
     return value, grads[::-1]
 
 
@@ -48,17 +50,10 @@ def step(weights, xs, ys):
     total, sums = 0.0, [np.zeros((WIDTH, WIDTH))] * LAYERS
     for i in range(MICRO_BATCHES):
         value, grads = forward_and_back(weights, xs[i], ys[i])
-        with dsl.device(PLACES[-1]):
-            total = total + value
+        total = at(PLACES[-1], np.add, total, value)
         sums = [at(place, np.add, s, g) for place, s, g in zip(PLACES, sums, grads)]
-    with dsl.device(PLACES[0]):
-        mean = total / MICRO_BATCHES
-    return mean, [at(place, descend, w, s) for place, w, s in zip(PLACES, weights, sums)]
-
-
-def at(place, function, *args):
-    with dsl.device(place):
-        return function(*args)
+    new = [at(place, descend, w, s) for place, w, s in zip(PLACES, weights, sums)]
+    return at(PLACES[0], np.divide, total, MICRO_BATCHES), new
 
 
 def descend(w, total):
@@ -66,15 +61,14 @@ def descend(w, total):
 
 
 def train(weights, xs, ys):
-    """Return the errors, on rank 0, and the weights of all ranks."""
+    """Return the errors, on rank 0, and all weights."""
     errors = []
     for _ in range(STEPS):
         value, new = step(weights, xs, ys)
         errors.append(value)
-        # What is on another rank is not here: this rank keeps its own layers up to date.
-        mine = [owner == parallel.rank() for owner in OWNERS]
-        weights = [n if here else w for here, n, w in zip(mine, new, weights)]
-    return errors, [parallel.broadcast(w, root=owner) for w, owner in zip(weights, OWNERS)]
+        # New weights of other ranks are not here, and are not needed here.
+        weights = [n if k == parallel.rank() else w for k, n, w in zip(OWNERS, new, weights)]
+    return errors, [parallel.broadcast(w, root=k) for k, w in zip(OWNERS, weights)]
 
 
 @dsl.jit
@@ -99,8 +93,7 @@ def main():
     errors, weights = train(first, xs, ys)
     if parallel.rank() > 0:
         return
-    for k, owner in enumerate(OWNERS):
-        print(f"layer {k} is on rank {owner}")
+    print("layers 0 to 3 are on ranks", *OWNERS)
     for k in (*range(0, STEPS, 15), STEPS - 1):
         print(f"step {k:2d}: error {errors[k]:.4f}")
     alone = first
@@ -109,9 +102,7 @@ def main():
         np.testing.assert_allclose(value, expected, rtol=1e-9)
     np.testing.assert_allclose(weights, alone, rtol=1e-7, atol=1e-10)
     assert errors[-1] < 0.2 * errors[0]
-    print(
-        f"{parallel.size()} rank(s), {MICRO_BATCHES} micro-batches: equal to one rank with one batch"
-    )
+    print(f"{MICRO_BATCHES} micro-batches on {parallel.size()} rank(s): equal to one batch on one")
 
 
 if __name__ == "__main__":

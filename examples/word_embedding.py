@@ -12,11 +12,9 @@ import numpy as np
 import dsl
 from dsl import parallel
 
-TOPICS, WORDS, WIDTH, PAIRS, NEGATIVES, STEPS = 5, 100, 16, 240, 4, 100
-RANK, SIZE = (
-    parallel.rank(),
-    parallel.size(),
-)  # 240 pairs can be shared by 1, 2, 3, 4, 5, 6, ... ranks
+TOPICS, WORDS, WIDTH, NEGATIVES, STEPS = 5, 100, 16, 4, 100
+PAIRS = 240  # of a batch, which 1, 2, 3, 4, 5, 6, ... ranks can share
+RANK, SIZE = parallel.rank(), parallel.size()
 
 
 def make_batch(rng):

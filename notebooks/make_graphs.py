@@ -226,6 +226,39 @@ with dsl.Session(graph) as session:
         step()
     print(f"{20_000 / (time.perf_counter() - begin):,.0f} steps a second, from one thread")
 ===
+## The profiler's picture
+
+`with dsl.profile() as picture:` records what ran: each step, the programs and kernels in it with your lines, waits for queues, one row for
+each thread. A step that takes its batches from a queue, with a thread that fills it:
+---
+# Differs from machine to machine.
+with dsl.Graph() as graph:
+    queue = dsl.FIFOQueue(8, np.float64, (64, 64), name="batches")
+    weights = dsl.Variable(np.eye(64), name="weights")
+    batch = queue.dequeue()
+    loss = np.mean((np.tanh(batch @ weights) - batch) ** 2)
+    train = dsl.optim.SGD(0.1).minimize(loss)
+
+
+def fill():
+    with queue:
+        for _ in range(40):
+            queue.enqueue(rng.normal(size=(64, 64)))
+
+
+producer = threading.Thread(target=fill, name="producer")
+with dsl.Session(graph, timeout=30) as session:
+    step = session.make_callable([loss, train])
+    producer.start()
+    step()
+    with dsl.profile() as picture:
+        for _ in range(6):
+            step()
+    for _ in range(33):
+        step()
+producer.join()
+picture
+===
 [Graphs and sessions](../docs/graphs.md) has the rest: partial runs, order of effects, graphs written by hand, what is refused.
 """
 

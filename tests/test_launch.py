@@ -192,13 +192,14 @@ def test_ranks_that_are_killed_at_random_change_nothing(tmp_path: Path, ranks: i
     words = [*common, "--restarts", str(KILLS), str(EXAMPLE), *fixed, str(tmp_path / "storm")]
     storm = Started((*words, "--pause", "0.05"), {})
     seed = random.randrange(1 << 30)
-    killed = kill_at_random(storm, random.Random(seed), ranks)
+    killed = kill_at_random(storm, random.Random(seed), ranks, tmp_path / "storm")
     out, err = storm.end(0)
     assert trained(out) == trained(calm), f"seed {seed}"
+    assert "going on after step" in out
     assert err.count("was ended by SIGKILL") == killed == KILLS, f"seed {seed}\n{err}"
 
 
-def kill_at_random(started: Started, rng: random.Random, ranks: int) -> int:
+def kill_at_random(started: Started, rng: random.Random, ranks: int, directory: Path) -> int:
     """Kill one of the ranks of each attempt, `KILLS` times, and return how often that was done."""
     known: set[int] = set()
     for count in range(KILLS):
@@ -206,11 +207,26 @@ def kill_at_random(started: Started, rng: random.Random, ranks: int) -> int:
             if started.process.poll() is not None:
                 return count
             time.sleep(0.02)
-        time.sleep(rng.uniform(0, 3))
+        wait_at_random(started, rng, directory)
         known |= fresh
         with contextlib.suppress(ProcessLookupError):
             os.kill(rng.choice(sorted(fresh)), signal.SIGKILL)
     return KILLS
+
+
+def wait_at_random(started: Started, rng: random.Random, directory: Path) -> None:
+    """Wait for a while, which may end before training begins; or until there is a new checkpoint, and for a while."""
+    before = saved_steps(directory)
+    if rng.random() < 0.7:
+        while saved_steps(directory) <= before and started.process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.6))
+    else:
+        time.sleep(rng.uniform(0, 2))
+
+
+def saved_steps(directory: Path) -> int:
+    return max((int(f.parent.name[5:]) for f in directory.glob(f"step-*/{INDEX}")), default=0)
 
 
 def trained(out: str) -> str:

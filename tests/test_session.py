@@ -1154,3 +1154,37 @@ def test_sixteen_threads_on_one_graph(backend: str) -> None:
     assert rows.value.sum() == 2 * counts["taken"]
     assert steps.value == counts["taken"] + counts["direct"]
     assert memory[1] - memory[0] < 2_000_000
+
+
+# -- parts of steps that are one program -------------------------------------------------------------------------------
+
+
+def test_a_wait_does_not_hold_up_what_another_wait_depends_on(backend: str) -> None:
+    first, second, third = (numbers(name=f"q{k}") for k in range(3))
+    with dsl.Graph() as graph:
+        put = second.enqueue(first.dequeue() + 1)
+        answer = third.dequeue() * 2
+    first.enqueue(1.0)
+    thread = threading.Thread(target=lambda: third.enqueue(second.dequeue() * 10))
+    thread.start()
+    with dsl.Session(graph, timeout=20) as session:
+        assert session.run([answer, put]) == [40.0, None]
+    thread.join()
+
+
+def test_reading_and_assigning_is_one_thing_on_each_of_two_devices(backend: str) -> None:
+    with dsl.Graph() as graph:
+        steps = []
+        for index in range(2):
+            with dsl.device(f"cpu:{index}"):
+                variable = dsl.Variable(0.0, name=f"v{index}")
+                steps.append(variable.assign(variable + 1))
+        both = dsl.group(*steps)
+    with dsl.Session(graph, devices=2, timeout=60) as session:
+        call = session.make_callable(both)
+        threads = [threading.Thread(target=lambda: [call() for _ in range(50)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [float(v.value) for v in graph.variables] == [200.0, 200.0]

@@ -61,7 +61,9 @@ def _dtype(leaf: Any) -> np.dtype:
         dtype: np.dtype = np.dtype(leaf.dtype)
     except TypeError:  # another library's own dtypes
         dtype = np.asarray(leaf).dtype
-    return dtype.newbyteorder("=")
+    native: np.dtype = dtype.newbyteorder("=")
+    own = np.dtype(native.type)  # NumPy's own object, which calls of compiled functions take at once
+    return own if own == native else native
 
 
 def fits(saved: Spec, wanted: Spec) -> bool:

@@ -38,15 +38,19 @@ Runner = Callable[[Sequence[Any], Environment], list[Any]]
 
 
 def make_runner(
-    graph: Graph, devices: Sequence[Cpu], *, soft: bool = False, parallel_iterations: int = 10
-) -> Runner:
-    """Return what runs a graph on some devices; many threads may call it at once."""
+    graph: Graph, devices: Sequence[Cpu], *, soft: bool = False, parallel_iterations: int = 10,
+    prepare: Callable[[Graph], Graph] | None = None,
+) -> Runner:  # fmt: skip
+    """Return what runs a graph on some devices; many threads may call it at once.
+
+    `prepare` may improve the part of each device of this process, if no token between them can be dead.
+    """
     if len(devices) == 1 and not any("device" in node.attrs for node in graph.walk()):
         return runner_of(graph, parallel_iterations)
     if world().size > 1 and names_a_rank(graph):
         prepare = functools.partial(runner_of, parallel=parallel_iterations)
         return OverRanks(graph, devices, soft, prepare).run
-    return _Placed(graph, devices, soft, parallel_iterations).run
+    return _Placed(graph, devices, soft, parallel_iterations, prepare).run
 
 
 def runner_of(graph: Graph, parallel: int) -> Runner:
@@ -61,13 +65,18 @@ def runner_of(graph: Graph, parallel: int) -> Runner:
 class _Placed:
     """A graph in parts, each with what runs it."""
 
-    def __init__(self, graph: Graph, devices: Sequence[Cpu], soft: bool, parallel: int) -> None:
+    def __init__(
+        self, graph: Graph, devices: Sequence[Cpu], soft: bool, parallel: int,
+        prepare: Callable[[Graph], Graph] | None,
+    ) -> None:  # fmt: skip
         self.devices = {str(device.name): device for device in devices}
         lowered = lower_spanning(graph)
         placed = place(lowered, [d.name for d in devices], soft=soft, costs=measured(lowered))
         self.partition: Partition = partition(placed)
+        better = prepare if prepare is not None and not _may_be_dead(self.partition) else _same
         self.runners: Mapping[Graph, Runner] = {
-            part.graph: runner_of(part.graph, parallel) for part in self.partition.parts.values()
+            part.graph: runner_of(better(part.graph), parallel)
+            for part in self.partition.parts.values()
         }
 
     def run(self, args: Sequence[Any], environment: Environment) -> list[Any]:
@@ -78,6 +87,16 @@ class _Placed:
         self, graph: Graph, args: Sequence[Any], environment: Environment
     ) -> Sequence[Any]:
         return self.runners[graph](args, environment)
+
+
+def _may_be_dead(whole: Partition) -> bool:
+    """Tell whether a part has branches or loops in tokens."""
+    nodes = (node for part in whole.parts.values() for node in part.graph.nodes)
+    return any(n.op.has(Trait.FLAT) and n.op.name not in ("send", "recv") for n in nodes)
+
+
+def _same(graph: Graph) -> Graph:
+    return graph
 
 
 # -- what nodes cost -----------------------------------------------------------------------------------------------

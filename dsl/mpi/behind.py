@@ -83,7 +83,7 @@ class Behind:
                     self.meeting.waits.transport.poll(sleep=False)
         if job.error is not None:
             raise job.error
-        return _parts(job, self.meeting.size)
+        return _parts(job)
 
     def _packed(self, xs: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
         buffer = self._buffers.empty((sum(x.size for x in xs),), dtype)
@@ -117,9 +117,9 @@ class Behind:
         comm: Any = self.meeting.meet(f"all_reduce_start({job.how}) of {shown}")
         if buffer.size:
             comm.Allreduce(MPI.IN_PLACE, buffer, operator(job.how, buffer.dtype))
+        job.buffer = finished(buffer, job.how, self.meeting.size, job.dtype)
 
 
-def _parts(job: _Job, size: int) -> list[np.ndarray]:
-    whole = finished(job.buffer, job.how, size, job.dtype)
+def _parts(job: _Job) -> list[np.ndarray]:
     ends = np.cumsum([math.prod(shape) for shape in job.shapes])
-    return [part.reshape(shape) for part, shape in zip(np.split(whole, ends[:-1]), job.shapes)]
+    return [part.reshape(shape) for part, shape in zip(np.split(job.buffer, ends[:-1]), job.shapes)]

@@ -3,8 +3,9 @@
     dequeue -> matmul -> ... -> update_variable      becomes      dequeue -> program
 
 So what a step does between two waits is compiled as a whole, and what it does to variables is atomic, as in a step that
-never waits. Parts are found by levels: a node's level counts the nodes that wait, or act otherwise, on the longest way to it;
-the others of one level form a part. No way leads out of a part and back into it.
+never waits. A part are the nodes that come after the very same waits: none of them could begin before another, and no way
+leads out of a part and back into it. (Were parts larger, one wait could come to hold up another that it depends on, through
+a queue or another device.) Reads move to where they are used, so that a read and a write of a variable are one part.
 """
 
 from __future__ import annotations
@@ -18,42 +19,71 @@ import numpy as np
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.registry import get_op
-from dsl.ir.rewrite import has_effect, is_flat
+from dsl.ir.registry import PLACEMENT, Trait, get_op
+from dsl.ir.rewrite import has_effect
 from dsl.ir.types import TensorType
 from dsl.session.native import NativeStep, make_native, waits_for_nothing, walk
 
-__all__ = ["fuse"]
+__all__ = ["fuse", "fuse_part"]
 
 _serial = itertools.count(1)
 
 
 def fuse(graph: Graph, resources: Mapping[str, Any]) -> Graph:
-    """Return a structured graph with a `program` for each part that waits for nothing; a flat graph stays as it is."""
-    if is_flat(graph):
+    """Return a graph with a `program` for each part that waits for nothing; one with branches or loops in tokens stays."""
+    if any(node.op.has(Trait.FLAT) and node.op.name not in _TRANSFERS for node in graph.nodes):
         return graph
     made = _Fused(graph)
-    for others, part in _levels(graph):
+    for part, others in _stages(graph):
+        for nodes in part:
+            made.replace(nodes, resources)
         for node in others:
             made.keep(node)
-        if part:
-            made.replace(part, resources)
     return made.finish()
 
 
-def _levels(graph: Graph) -> list[tuple[list[Node], list[Node]]]:
-    """Return for each level, in order, the nodes that stay and those that form a part; constants are wherever they are read."""
+_TRANSFERS = ("send", "recv")
+
+
+def fuse_part(graph: Graph, resources: Mapping[str, Any]) -> Graph:
+    """Do the same to the part of a graph that one device runs; it is the device's already, so nodes need not say so."""
+    return fuse(_undressed(graph), resources)
+
+
+def _undressed(graph: Graph) -> Graph:
+    """Return a graph whose nodes name no devices."""
+    values: dict[Value, Value] = {}
+    after: dict[Node, Node] = {}
+    for node in graph.nodes:
+        inputs = tuple(values.get(v, v) for v in node.inputs)
+        controls = tuple(after[c] for c in node.controls)
+        attrs = {key: attr for key, attr in node.attrs.items() if key not in PLACEMENT}
+        regions = tuple(map(_undressed, node.regions))
+        made = Node(node.op, inputs, attrs, node.types, regions, controls, node.dims, node.loc)
+        after[node] = made
+        values.update(zip(node.outputs, made.outputs, strict=True))
+    back = {after[merge]: values.get(value, value) for merge, value in graph.back.items()}
+    results = tuple(values.get(v, v) for v in graph.results)
+    return Graph(graph.name, graph.params, results, tuple(after[n] for n in graph.effects), back)
+
+
+def _stages(graph: Graph) -> list[tuple[list[list[Node]], list[Node]]]:
+    """Return parts, and nodes that stay, in an order in which all can run; constants are wherever they are read."""
     fusible = {
         node: node.op.name != "const" and all(map(waits_for_nothing, walk(node)))
         for node in graph.nodes
     }
-    level = _late(graph, fusible, _early(graph, fusible))
-    found: list[tuple[list[Node], list[Node]]] = [
-        ([], []) for _ in range(1 + max(level.values(), default=0))
+    waits = _late(graph, fusible, _early(graph, fusible))
+    found: list[tuple[dict[int, list[Node]], list[Node]]] = [
+        ({}, []) for _ in range(1 + max((w.bit_count() for w in waits.values()), default=0))
     ]
     for node in graph.nodes:
-        found[level[node]][fusible[node]].append(node)
-    return found
+        parts, others = found[waits[node].bit_count()]
+        if fusible[node]:
+            parts.setdefault(waits[node], []).append(node)
+        else:
+            others.append(node)
+    return [(list(parts.values()), others) for parts, others in found]
 
 
 def _before(node: Node) -> list[Node]:
@@ -62,24 +92,28 @@ def _before(node: Node) -> list[Node]:
 
 
 def _early(graph: Graph, fusible: Mapping[Node, bool]) -> dict[Node, int]:
-    level: dict[Node, int] = {}
+    """Return which nodes that wait, or act otherwise, come before each node, as the bits of a number."""
+    before: dict[Node, int] = {}
+    bits: dict[Node, int] = {}
     for node in graph.nodes:
-        steps = (level[p] + (not (fusible[p] and fusible[node])) for p in _before(node))
-        level[node] = max(steps, default=0)
-    return level
+        before[node] = 0
+        for p in _before(node):
+            before[node] |= before[p] | bits.get(p, 0)
+        if not fusible[node] and node.op.name != "const":
+            bits[node] = 1 << len(bits)
+    return before
 
 
 def _late(graph: Graph, fusible: Mapping[Node, bool], early: Mapping[Node, int]) -> dict[Node, int]:
     """Move reads, and what is computed from them, to where they are needed: after a wait, with what uses them."""
     limit: dict[Node, int] = {}
-    level: dict[Node, int] = {}
+    waits: dict[Node, int] = {}
     moving = _computed_from_reads(graph, fusible)
     for node in reversed(graph.nodes):
-        level[node] = limit.get(node, early[node]) if node in moving else early[node]
+        waits[node] = limit.get(node, early[node]) if node in moving else early[node]
         for p in _before(node):
-            at_most = level[node] - (not (fusible[p] and fusible[node]))
-            limit[p] = min(limit.get(p, at_most), at_most)
-    return level
+            limit[p] = limit.get(p, waits[node]) & waits[node]
+    return waits
 
 
 def _computed_from_reads(graph: Graph, fusible: Mapping[Node, bool]) -> set[Node]:

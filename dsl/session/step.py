@@ -11,7 +11,7 @@ from dsl.executor.placed import make_runner
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph
 from dsl.runtime.devices import Cpu
-from dsl.session.fuse import fuse
+from dsl.session.fuse import fuse, fuse_part
 
 __all__ = ["TokenStep"]
 
@@ -28,7 +28,10 @@ class TokenStep:
         self.bound, self.graph = tuple(bound), graph
         if len(devices) == 1 and not any("device" in node.attrs for node in graph.walk()):
             self.graph = fuse(graph, resources)
-        self._run = make_runner(self.graph, devices, soft=soft, parallel_iterations=parallel)
+        self._run = make_runner(
+            self.graph, devices, soft=soft, parallel_iterations=parallel,
+            prepare=lambda part: fuse_part(part, resources),
+        )  # fmt: skip
 
     def run(self, feeds: Sequence[np.ndarray], environment: Environment) -> list[Any]:
         """Run one step; many may run at once."""

@@ -89,13 +89,18 @@ class Native:
 
 
 def _plain(array: Any, written: bool) -> Any:
-    """An argument as an aligned array of exactly the class ndarray, in memory of its own if it is to be written."""
+    """An argument as an aligned array of exactly the class ndarray, in memory of its own if it is to be written.
+
+    Its dtype is NumPy's own object, which the entry compares with: there are others that are equal to it.
+    """
     if not isinstance(array, np.ndarray):
         return array
     plain = np.asarray(array)
     if written:
         return _same_layout(plain)
-    return plain if plain.flags.aligned and plain.dtype.isnative else _same_layout(plain)
+    if plain.flags.aligned and plain.dtype.isnative:
+        return plain.view(np.dtype(plain.dtype.type))
+    return _same_layout(plain)
 
 
 def _same_layout(array: np.ndarray) -> np.ndarray:
