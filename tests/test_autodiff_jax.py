@@ -99,8 +99,8 @@ def module_in_jax(stem: str) -> Any:
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        module.np = jnp  # type: ignore[attr-defined]
-        module.math = math_of_jax()  # type: ignore[attr-defined]
+        module.np = jnp
+        module.math = math_of_jax()
     return sys.modules[name]
 
 
@@ -151,14 +151,14 @@ def gradient_of_jax(scalar: Scalar, stem: str) -> tuple[Any, Any]:
 
     floats, both = [jnp.asarray(x) for x in scalar.floats], jax.value_and_grad(run)
     try:
-        return jax.jit(both)(floats)  # type: ignore[no-any-return]
+        return jax.jit(both)(floats)
     except (TypeError, IndexError):  # JAX's errors about values that it does not know while tracing
         pass
     try:
-        return both(floats)  # type: ignore[no-any-return]
+        return both(floats)
     except jax.errors.ConcretizationTypeError:
         with passing_floats(module):
-            return both(floats)  # type: ignore[no-any-return]
+            return both(floats)
 
 
 def gradient_of_dsl(scalar: Scalar) -> tuple[Any, Any]:
@@ -167,7 +167,7 @@ def gradient_of_dsl(scalar: Scalar) -> tuple[Any, Any]:
     def run(floats, others):
         return dsl.value_and_grad(lambda *given: scalar(given, others), argnums=numbers)(*floats)
 
-    return dsl.jit(run)(tuple(copy.deepcopy(scalar.floats)), copy.deepcopy(scalar.others))  # type: ignore[no-any-return]
+    return dsl.jit(run)(tuple(copy.deepcopy(scalar.floats)), copy.deepcopy(scalar.others))
 
 
 def programs() -> list[Any]:

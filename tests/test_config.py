@@ -38,6 +38,7 @@ def test_the_options_and_their_defaults() -> None:
         "bounds_checks": "on",
         "num_threads": None,
         "cpu_devices": 1,
+        "mpi_timeout": 300,
         "cache_dir": None,
         "cache_size": 1 << 30,
         "debug_nans": False,

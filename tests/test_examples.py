@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 PAGE = ROOT / "docs" / "examples.md"
-DEADLINE = 60  # seconds of one run, which takes some
+DEADLINE = 120  # seconds of one run, which takes about three on an idle machine
 
 on_ranks = pytest.mark.skipif(bool(mpirun.missing()), reason=mpirun.missing() or "no reason")
 

@@ -672,3 +672,16 @@ def test_a_scan_over_nothing_returns_the_carry_and_nothing() -> None:
     carry, products = dsl.jit(total)(np.zeros(0))
     assert carry == 0.0
     assert products.shape == (0,)
+
+
+def test_an_array_whose_dtype_only_equals_numpys_own_is_taken() -> None:
+    dtype = np.dtype(np.float64).newbyteorder("=")
+    assert dtype is not np.dtype(np.float64)
+    x = np.arange(6.0).astype(dtype)[::2]
+    assert dsl.jit(lambda a: a + 1)(x).tolist() == [1, 3, 5]
+
+    def write(a: np.ndarray) -> None:
+        a[0] = 7
+
+    dsl.jit(write)(x)
+    assert x[0] == 7

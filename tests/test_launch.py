@@ -207,17 +207,17 @@ def kill_at_random(started: Started, rng: random.Random, ranks: int, directory: 
             if started.process.poll() is not None:
                 return count
             time.sleep(0.02)
-        wait_at_random(started, rng, directory)
+        wait_at_random(started, rng, directory, progress=count == 0)
         known |= fresh
         with contextlib.suppress(ProcessLookupError):
             os.kill(rng.choice(sorted(fresh)), signal.SIGKILL)
     return KILLS
 
 
-def wait_at_random(started: Started, rng: random.Random, directory: Path) -> None:
-    """Wait for a while, which may end before training begins; or until there is a new checkpoint, and for a while."""
+def wait_at_random(started: Started, rng: random.Random, directory: Path, progress: bool) -> None:
+    """Wait for a while, which may end before training begins; or, if `progress`, until there is a new checkpoint first."""
     before = saved_steps(directory)
-    if rng.random() < 0.7:
+    if progress or rng.random() < 0.7:
         while saved_steps(directory) <= before and started.process.poll() is None:
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.6))

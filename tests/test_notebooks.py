@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "notebooks"
 VARIES = "# Differs from machine to machine."
-PICTURES = {"tour": 3, "stages": 2, "ode": 0, "graphs": 0}
+PICTURES = {"tour": 3, "stages": 2, "ode": 0, "graphs": 0, "parallel": 0}
 
 every_notebook = pytest.mark.parametrize("name", PICTURES)
 
@@ -83,6 +83,12 @@ def test_the_queue_fed_training_ends_with_a_plot() -> None:
         if "image/png" in o.get("data", {})
     ]
     assert len(plotted) == 1
+
+
+def test_the_examples_on_ranks_were_run_and_end_with_a_plot() -> None:
+    outputs = [output for cell in code(stored("parallel")) for output in cell.outputs]
+    assert "image/png" in outputs[-1].data
+    assert "skipped" not in str([output.get("text") for output in outputs])
 
 
 @every_notebook

@@ -30,7 +30,11 @@ __all__ = ["Call", "Waits"]
 WAITING, ENDED, STUCK = range(30, 33)  # kinds of records
 GRACE = 2.0
 """Seconds before a rank that waits says so."""
-_SPIN, _LONGEST = 200e-6, 1e-3  # seconds of looking again at once, and of the longest sleep
+_BUSY, _SPIN, _LONGEST = (
+    50e-6,
+    200e-6,
+    1e-3,
+)  # seconds of waiting: without, and with a pause; the longest sleep
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Waits:
                 return
             self._check_ended(call, needed)
             if now < due:
-                time.sleep(0 if now - start < _SPIN else min(_LONGEST, (now - start) / 10))
+                _rest(now - start)
                 continue
             due = now + GRACE
             self._tell(call, now)
@@ -182,6 +186,12 @@ class Waits:
             self.transport.drain(1.0)
         except Exception:
             return
+
+
+def _rest(waited: float) -> None:
+    """Leave the processor to others, for longer the longer the wait is."""
+    if waited > _BUSY:
+        time.sleep(0 if waited < _SPIN else min(_LONGEST, waited / 10))
 
 
 def _text(record: Record) -> str:

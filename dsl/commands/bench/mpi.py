@@ -76,12 +76,11 @@ def _best(*ways: Callable[[], None], rounds: int = 5) -> list[float]:
 
 def _messages() -> list[dict[str, Any]]:
     """A token there and back, over the transport that Send and Recv use, and by Send and Recv of mpi4py."""
-    from mpi4py import MPI
-
     from dsl.mpi.shared import transport
     from dsl.mpi.world import world
 
-    comm, here, move = MPI.COMM_WORLD, world(), transport()
+    here, move = world(), transport()
+    comm = here.control
     arrived: list[Any] = []
     move.handle(60, lambda source, record: arrived.append(record.array))
 
@@ -131,9 +130,8 @@ def _messages() -> list[dict[str, Any]]:
 
 
 def _allreduces() -> list[dict[str, Any]]:
-    from mpi4py import MPI
-
     from dsl import parallel
+    from dsl.mpi.world import world
 
     rows = []
     for size in (1 << 10, 64 << 10, 1 << 20, 8 << 20):
@@ -141,7 +139,7 @@ def _allreduces() -> list[dict[str, Any]]:
 
         def raw(array: np.ndarray = array, target: np.ndarray = target) -> None:
             for _ in range(5):
-                MPI.COMM_WORLD.Allreduce(array, target)
+                world().control.Allreduce(array, target)
 
         def ours(array: np.ndarray = array) -> None:
             for _ in range(5):
