@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from dsl.partition import dynamic_partition, dynamic_stitch
     from dsl.pipelines import input_pipeline
     from dsl.profiler import profile
+    from dsl.session import (
+        Graph,
+        Operation,
+        Session,
+        colocate_with,
+        control_dependencies,
+        device,
+        group,
+        placeholder,
+    )
     from dsl.session.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
     from dsl.tools import cache_stats, num_threads
     from dsl.transforms.batches import vmap
@@ -32,15 +42,18 @@ if TYPE_CHECKING:
     from dsl.transforms.gradients import grad, jvp, stop_gradient, value_and_grad, vjp
     from dsl.transforms.jacobians import hessian, jacfwd, jacrev
     from dsl.transforms.rules import custom_jvp, custom_vjp
+    from dsl.transforms.scoped import gradients
     from dsl.user_kernels import Kernel, kernel
     from dsl.variables import Variable
 
 __version__ = "0.1.0"
 __all__ = [
-    "CheckpointManager", "Compiled", "DslError", "FIFOQueue", "Kernel", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue",
-    "Variable", "cache_stats", "check_grads", "checkpoint", "checkpoints", "cond", "config", "custom_jvp", "custom_vjp", "dynamic_partition",
-    "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "hessian", "input_pipeline", "ir", "jacfwd", "jacrev", "jit", "jvp",
-    "kernel", "linalg", "map", "nn", "num_threads", "numpy", "optim", "parallel", "profile", "random", "restore", "save", "scan", "stop_gradient",
+    "CheckpointManager", "Compiled", "DslError", "FIFOQueue", "Graph", "Kernel", "Operation", "PaddingFIFOQueue",
+    "PriorityQueue", "RandomShuffleQueue", "Session", "Variable", "cache_stats", "check_grads", "checkpoint",
+    "checkpoints", "colocate_with", "cond", "config", "control_dependencies", "custom_jvp", "custom_vjp", "device",
+    "dynamic_partition", "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "gradients", "group",
+    "hessian", "input_pipeline", "ir", "jacfwd", "jacrev", "jit", "jvp", "kernel", "linalg", "map", "nn", "num_threads",
+    "numpy", "optim", "parallel", "placeholder", "profile", "random", "restore", "save", "scan", "stop_gradient",
     "summary", "switch", "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip
 
@@ -70,7 +83,8 @@ _LAZY = {
     "profile": "dsl.profiler",
     "Variable": "dsl.variables",
     **dict.fromkeys(_SESSION, "dsl.session"),
-    "gradients": "dsl.transforms.scoped", "check_grads": "dsl.transforms.check", "checkpoint": "dsl.transforms.checkpoints", "vmap": "dsl.transforms.batches",
+    "gradients": "dsl.transforms.scoped", "check_grads": "dsl.transforms.check",
+    "checkpoint": "dsl.transforms.checkpoints", "vmap": "dsl.transforms.batches",
 }  # fmt: skip
 _MODULES = (
     "checkpoints",

@@ -11,10 +11,11 @@ from typing import Protocol
 
 __all__ = [
     "AbortedError", "AliasError", "BranchError", "CancelledError", "CheckpointError", "ConfigError", "ConversionError",
-    "CorruptCheckpointError", "DeadlineError", "DeviceError", "DslError", "FeedError", "GradientError", "IndexTypeError", "InternalError",
-    "LeakError", "LoopTypeError", "MissingAttributeError", "MissingCheckpointError", "NanError",
-    "NonConcreteError", "OutOfRangeError", "ParseError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError",
-    "UndefinedError", "UnsupportedError", "VerifyError",
+    "CorruptCheckpointError", "DeadlineError", "DeviceError", "DslError", "FeedError", "GradientError",
+    "IndexTypeError", "InternalError", "LeakError", "LoopTypeError", "MismatchError", "MissingAttributeError",
+    "MissingCheckpointError", "NanError", "NonConcreteError", "OutOfRangeError", "ParseError", "PeerError",
+    "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError", "UndefinedError", "UnsupportedError",
+    "VerifyError",
 ]  # fmt: skip
 
 

@@ -14,9 +14,9 @@ from dsl.passes.lower_control import lower_control
 
 __all__ = ["STAGES", "Lowered"]
 
-GRAPHS = ("traced", "optimized", "lowered", "placed")
+GRAPHS = ("traced", "optimized", "lowered")
 TEXTS = ("partitioned", "kernels", "llvm", "asm")
-STAGES = GRAPHS + TEXTS
+STAGES = (*GRAPHS, "placed", *TEXTS)
 _LATER = ("ptx",)
 
 
@@ -84,12 +84,16 @@ class Lowered:
         return assembly(native.text, LEVEL, link=native.link)
 
     def _placed(self) -> Graph:
-        """Return the graph on the devices of this process; control flow that spans devices is spelled with tokens."""
+        """Return the graph on the devices of all ranks; control flow that spans devices is spelled with tokens."""
+        from dsl.ir.devices import DeviceName
+        from dsl.mpi.world import world
         from dsl.passes.lower_spanning import lower_spanning
         from dsl.passes.place import place
         from dsl.runtime.devices import cpus
 
-        return place(lower_spanning(self.optimized), [device.name for device in cpus()])
+        count = len(cpus())
+        names = [DeviceName(r, "cpu", k) for r in range(world().size) for k in range(count)]
+        return place(lower_spanning(self.optimized), names)
 
     def _native(self) -> Any:
         native = getattr(self.executable, "native", None)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dsl
 from dsl.config import config
 from dsl.errors import CancelledError, DeadlineError, DeviceError, DslError, InternalError
 from dsl.ir.devices import ANY_DEVICE, DeviceName, canonical
@@ -451,3 +452,44 @@ def test_results_count_as_bytes_in_use_while_they_live() -> None:
     gc.collect()
     assert here[B].memory.in_use == 0
     assert here[B].memory.peak == 8
+
+
+# -- places in compiled functions ------------------------------------------------------------------------------------
+
+
+def devices_of(compiled: Any, *args: Any) -> dict[str, str]:
+    """Map the ops of a placed function to their devices."""
+    with dsl.config.override(cpu_devices=2):
+        graph = compiled.lower(*args).graph("placed")
+    return {node.op.name: node.attrs["device"].rpartition("/")[2] for node in graph.nodes}
+
+
+def test_derivatives_are_where_what_they_are_of_is() -> None:
+    def f(w: Any, x: Any) -> Any:
+        with dsl.device("cpu:1"):
+            return np.tanh(x @ w).sum()
+
+    found = devices_of(dsl.jit(dsl.grad(f)), np.ones((3, 2)), np.ones((4, 3)))
+    assert set(found.values()) == {"cpu:1"}
+
+
+def test_what_has_a_place_is_not_simplified_away_from_it() -> None:
+    @dsl.jit
+    def f(x: Any) -> Any:
+        with dsl.device("cpu:0"):
+            y = np.sin(x)
+        with dsl.device("cpu:1"):
+            return y * 1.0
+
+    assert devices_of(f, np.ones(2)) == {"sin": "cpu:0", "const": "cpu:1", "multiply": "cpu:1"}
+
+
+def test_a_loop_over_devices_is_unrolled() -> None:
+    @dsl.jit
+    def f(x: Any) -> Any:
+        for k in range(2):
+            with dsl.device(f"cpu:{k}"):
+                x = np.sin(x) if k == 0 else np.cos(x)
+        return x
+
+    assert devices_of(f, np.ones(2)) == {"sin": "cpu:0", "cos": "cpu:1"}

@@ -15,6 +15,7 @@ from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.derivative import derivative_of
 from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.registry import placement_of
 
 __all__ = ["push"]
 
@@ -42,7 +43,7 @@ class _Walk:
         self.tangents: dict[Value, Value] = {}
 
     def visit(self, node: Node) -> None:
-        self.builder.loc = node.loc
+        self.builder.loc, self.builder.placement = node.loc, placement_of(node)
         ts = [self.tangents.get(value) for value in node.inputs]
         moves = any(t is not None for t in ts) and any(map(carries, node.outputs))
         if not moves and not is_met(node):

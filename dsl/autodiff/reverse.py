@@ -20,7 +20,7 @@ from dsl.ir.build import Builder
 from dsl.ir.derivative import Cotangent, derivative_of
 from dsl.ir.dims import Dim
 from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.registry import Trait
+from dsl.ir.registry import Trait, placement_of
 from dsl.ir.types import TensorType
 
 __all__ = ["Backward", "Reverse", "Step"]
@@ -98,7 +98,9 @@ class Reverse:
         for node in reversed(self.graph.nodes):
             if any(value in found for value in node.outputs) or is_met(node):
                 builder.loc = node.loc.backward() if node.loc else None
+                builder.placement = placement_of(node)
                 self._pull_node(a, node, found)
+        builder.placement = {}
         return [found.get(param, []) for param in self.graph.params]
 
     def _pull_node(self, a: Algebra, node: Node, found: dict[Value, list[Cotangent]]) -> None:

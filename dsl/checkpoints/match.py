@@ -62,7 +62,9 @@ def _dtype(leaf: Any) -> np.dtype:
     except TypeError:  # another library's own dtypes
         dtype = np.asarray(leaf).dtype
     native: np.dtype = dtype.newbyteorder("=")
-    own = np.dtype(native.type)  # NumPy's own object, which calls of compiled functions take at once
+    own = np.dtype(
+        native.type
+    )  # NumPy's own object, which calls of compiled functions take at once
     return own if own == native else native
 
 

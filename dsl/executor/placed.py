@@ -48,8 +48,8 @@ def make_runner(
     if len(devices) == 1 and not any("device" in node.attrs for node in graph.walk()):
         return runner_of(graph, parallel_iterations)
     if world().size > 1 and names_a_rank(graph):
-        prepare = functools.partial(runner_of, parallel=parallel_iterations)
-        return OverRanks(graph, devices, soft, prepare).run
+        runner = functools.partial(runner_of, parallel=parallel_iterations)
+        return OverRanks(graph, devices, soft, runner).run
     return _Placed(graph, devices, soft, parallel_iterations, prepare).run
 
 

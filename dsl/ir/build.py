@@ -43,6 +43,7 @@ class Builder:
         self.name = name
         self.params: list[Value] = []
         self.loc: Location | None = None
+        self.placement: Attrs = {}  # attributes of PLACEMENT that nodes get, constants apart
         self._interned: dict[Any, Node] = {}
         self._last_effect: dict[str, Node] = {}
         self._sizes: dict[Dim, Value] = {}
@@ -89,6 +90,8 @@ class Builder:
     ) -> Node:
         """Add a node, or return the equal pure one. `types` overrides the type rule; `dims` says that the sizes are among the inputs."""
         record = get_op(op) if isinstance(op, str) else op
+        if self.placement and record.name != "const":
+            attrs = {**self.placement, **attrs}
         given = tuple(inputs)
         if dims is None:
             dims = self._missing_dims(given, attrs)

@@ -30,7 +30,24 @@ import numpy as np
 from dsl.errors import InternalError
 from dsl.ir.types import ValueType
 
-__all__ = ["OPS", "PLACEMENT", "Op", "Sample", "Trait", "get_op", "given_type", "op"]
+__all__ = [
+    "OPS",
+    "PLACEMENT",
+    "Op",
+    "Sample",
+    "Trait",
+    "get_op",
+    "given_type",
+    "op",
+    "placement_of",
+]
+
+
+def placement_of(node: Any) -> dict[str, Any]:
+    """Return what a node says about where it runs."""
+    attrs = node.attrs
+    return {key: attrs[key] for key in PLACEMENT if key in attrs} if attrs else {}
+
 
 PLACEMENT = ("colocate", "device")
 """Attributes that any node may have: where it runs, and the name of the group of nodes that run in one place."""

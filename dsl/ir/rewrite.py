@@ -31,7 +31,7 @@ from dsl.errors import InternalError, ShapeError
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike, lower_bound, substitute, symbols_of
 from dsl.ir.graph import Attrs, Graph, Node, Value
-from dsl.ir.registry import Op, Trait
+from dsl.ir.registry import Op, Trait, placement_of
 from dsl.ir.types import TensorType, is_inexact, is_integer
 
 __all__ = [
@@ -93,9 +93,11 @@ class Rewriter(Builder):
         return old if same else Graph(old.name, params, found, effects, back)
 
     def _visit(self, node: Node) -> None:
-        self.origin, self.loc = node, node.loc
+        self.origin, self.loc, self.placement = node, node.loc, placement_of(node)
         moved = self._moved(node)
         outputs = None if node in self._pinned and not node.regions else self._rewrite(self, moved)
+        if self.placement and outputs is not None and not self._stays(outputs):
+            outputs = None
         if outputs is None:
             self.adopt(moved)
         after = (moved,) if outputs is None else _makers(outputs, moved)
@@ -104,6 +106,14 @@ class Rewriter(Builder):
             node.outputs, moved.outputs if outputs is None else outputs, strict=True
         ):
             self._replace(old, new)
+
+    def _stays(self, outputs: Sequence[Value | None]) -> bool:
+        """Tell whether what replaces a node with a place is in that place."""
+        device = self.placement.get("device")
+        return all(
+            v is None or v.node.op.name == "const" or v.node.attrs.get("device") == device
+            for v in outputs
+        )
 
     def _replace(self, old: Value, new: Value | None) -> None:
         if new is None or new is old:

@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import DslError, FeedError, ShapeError, TypeRuleError, UnsupportedError
+from dsl.errors import (
+    DslError,
+    FeedError,
+    NonConcreteError,
+    ShapeError,
+    TypeRuleError,
+    UnsupportedError,
+)
 from dsl.frontend import scopes
 from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, supported_dtype
@@ -410,6 +417,11 @@ def device(name: str | None) -> Iterator[None]:
         raise UnsupportedError(
             "`dsl.device` places nodes, and none are being made", location=here(),
             remedy="use it in a function under `dsl.jit`, or inside `with graph:`",
+        )  # fmt: skip
+    if name is not None and not isinstance(name, str):
+        raise NonConcreteError(
+            "the name of a device depends on a traced value", location=here(),
+            remedy="loop with `dsl.unroll(range(n))`, or write the name out",
         )  # fmt: skip
     before = list(trace.devices)
     trace.devices[:] = [] if name is None else [*before, str(DeviceName.parse(name))]

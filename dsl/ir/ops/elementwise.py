@@ -73,7 +73,9 @@ def _ufunc_type(ufunc: np.ufunc, inputs: Inputs, attrs: Attrs) -> tuple[TensorTy
     return _ufunc_results(ufunc, inputs)
 
 
-@lru_cache(maxsize=1024)  # who builds a graph and who checks it ask for the same types again and again
+@lru_cache(
+    maxsize=1024
+)  # who builds a graph and who checks it ask for the same types again and again
 def _ufunc_results(ufunc: np.ufunc, inputs: Inputs) -> tuple[TensorType, ...]:
     name = ufunc.__name__
     types = operands(name, inputs, **dict.fromkeys(_operand_names(ufunc), ANY))
