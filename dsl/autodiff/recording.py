@@ -166,23 +166,25 @@ def _with_room(builder: Builder, buffer: Value, needed: Value) -> Value:
 
     This is a loop of one trip at most and not a branch, since a loop leaves a buffer that need not grow where it is.
     """
-    before, after, wanted = Symbol("rows"), Symbol("rows"), Symbol("needed")
-    test, body = Builder("test"), Builder("grow")
-    regions = []
-    for region in (test, body):
-        own, most = region.param(_rows(buffer.tensor, before)), region.param(scalar(I64), "needed")
-        a = Algebra(region)
-        if region is test:
-            regions.append(region.finish([a.less(a.dim_size(own, axis=0), most)]))
-            continue
-        region.bind(wanted, most)
-        more = dim_max(dim_max(before, wanted), _FIRST_ROWS)
-        longer = a.concatenate(own, a.zeros(_rows(own.tensor, more)), axis=0)
-        regions.append(region.finish([longer]))
-    return builder.node(
-        "while", [buffer, needed], {"carried": 1}, regions=regions,
-        types=[_rows(buffer.tensor, after)],
-    ).output  # fmt: skip
+    type, after = _rows(buffer.tensor, Symbol("rows")), _rows(buffer.tensor, Symbol("rows"))
+    regions = [_is_short(type), _doubled(type)]
+    attrs = {"carried": 1}
+    return builder.node("while", [buffer, needed], attrs, regions=regions, types=[after]).output
+
+
+def _is_short(type: TensorType) -> Graph:
+    test = Builder("test")
+    buffer, needed = test.param(type), test.param(scalar(I64), "needed")
+    a = Algebra(test)
+    return test.finish([a.less(a.dim_size(buffer, axis=0), needed)])
+
+
+def _doubled(type: TensorType) -> Graph:
+    body = Builder("grow")
+    buffer, needed = body.param(type), body.param(scalar(I64), "needed")
+    more = dim_max(dim_max(type.shape[0], body.as_dim(needed)), _FIRST_ROWS)
+    a = Algebra(body)
+    return body.finish([a.concatenate(buffer, a.zeros(_rows(type, more)), axis=0)])
 
 
 # -- counted loops ------------------------------------------------------------------------------------------------
