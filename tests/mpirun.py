@@ -85,6 +85,7 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
         "DSL_MPI_TIMEOUT": str(_WAIT),
         "OMP_NUM_THREADS": "1",
         "DSL_NUM_THREADS": "1",
+        "OMPI_MCA_btl": "^ofi",  # looking for such networks takes a second at each start
     }
     return {**os.environ, **own, **more}
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -362,7 +363,8 @@ def test_a_keyboard_interrupt_ends_a_long_loop(name: str, tmp_path: Path) -> Non
     source, arguments = LONG[name]
     (tmp_path / "long_loop.py").write_text(f"import numpy as np\n\n\n{source}")
     text = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         f"sys.path[:0] = {[str(tmp_path), *sys.path]!r}\n"
         "import numpy as np, dsl\n"
         "from long_loop import f\n"
@@ -383,10 +385,14 @@ def test_a_keyboard_interrupt_ends_a_long_loop(name: str, tmp_path: Path) -> Non
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.3)
-        start = time.monotonic()
-        process.send_signal(signal.SIGINT)
+        # Python loses an interrupt that comes while it runs a finaliser, so there may have to be a second one.
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+            if select.select([process.stdout], [], [], 3)[0]:
+                break
+        else:
+            pytest.fail("the loop goes on")
         assert process.stdout.readline() == "interrupted\n"
-        assert time.monotonic() - start < 2
         out, err = process.communicate(timeout=30)
         assert (out.strip() in ("True", "False"), err) == (True, "")
     finally:
