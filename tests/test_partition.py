@@ -32,9 +32,11 @@ from test_programs import rows
 from test_tokens import BRANCHES, COUNT, LATE, NESTED, Log, loop, pair
 
 from dsl.errors import CancelledError, DeadlineError, DeviceError, DslError, VerifyError
+from dsl.executor import Executor
 from dsl.ir.checks.frames import Frames
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph, Node
+from dsl.ir.interpret import interpret
 from dsl.ir.parts import Partition, Source
 from dsl.ir.text import parse
 from dsl.ir.token_machine import run_tokens
@@ -720,3 +722,36 @@ def test_programs_on_random_devices(function: Any, make: Any) -> None:
     assigned = with_devices(flat, lambda node: rng.choice(DEVICES))
     _, results = outcome(lambda: run(cut(assigned), arrays, seed=1, timeout=60))
     assert results == wanted[1]
+
+
+def arrays_or_error(run: Any) -> list[np.ndarray] | None:
+    """Return the results of a run, or None if it raises."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return [np.asarray(x) for x in run()]
+        except (DeadlineError, CancelledError):
+            raise
+        except Exception:
+            return None
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(graphs(), st.integers(0, 1 << 30))
+def test_compiled_executors_on_random_devices(drawn: tuple[Graph, list[Any]], seed: int) -> None:
+    structured, args = drawn
+    flat = lower_control(structured)
+    arrays = [np.asarray(arg) for arg in args]
+    wanted = arrays_or_error(lambda: interpret(structured, arrays))
+    rng = random.Random(seed)
+    assigned = with_devices(flat, lambda node: rng.choice(DEVICES))
+
+    def run_one(graph: Graph, given: Sequence[Any], environment: Environment) -> Any:
+        return Executor(graph).run(given, environment)
+
+    found = arrays_or_error(
+        lambda: run_parts(cut(assigned), arrays, CPUS, run_one, Environment(timeout=60))
+    )
+    assert (found is None) == (wanted is None)
+    for got, expected in zip(found or (), wanted or (), strict=True):
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
