@@ -26,7 +26,7 @@ from dsl.executor.words import peek, read_token, write_feed, write_result
 from dsl.ir.environment import Cancel, Environment
 from dsl.ir.graph import Node
 from dsl.ir.interpret import apply_node, interpret
-from dsl.ir.token_machine import DEAD, Tag, Trace
+from dsl.ir.token_machine import DEAD, Tag, Trace, with_place
 
 __all__ = ["Step"]
 
@@ -287,7 +287,7 @@ class _Waiting:
             cancel = begin(events.waiting(node.op.name, node.loc, done, told))
         except BaseException as error:
             del self.open[number]
-            raise _with_place(error, node) from error.__cause__
+            raise with_place(error, node) from error.__cause__
         self.open[number] = (handed, unit, iteration, cancel)
 
     def check(self) -> None:
@@ -315,7 +315,7 @@ class _Waiting:
                 continue
             handed, unit, iteration, _ = self.open.pop(number)
             if error is not None:
-                raise _with_place(error, handed.unit.node)
+                raise with_place(error, handed.unit.node)
             return handed, unit, iteration, outputs
         return None
 
@@ -326,11 +326,3 @@ class _Waiting:
         while self.open:
             number, _, _ = self.over.get()
             self.open.pop(number, None)
-
-
-def _with_place(error: BaseException, node: Node) -> BaseException:
-    if isinstance(error, DslError):
-        error.location = error.location or node.loc
-    elif node.loc is not None:
-        error.add_note(node.loc.excerpt())
-    return error

@@ -14,7 +14,7 @@ import numpy as np
 
 from dsl.errors import DeadlineError, DslError
 
-__all__ = ["Cancel", "Done", "Environment", "QueueLike", "Rendezvous", "VariableLike"]
+__all__ = ["Cancel", "Done", "Environment", "QueueLike", "Rendezvous", "VariableLike", "wait_for"]
 
 Done = Callable[[BaseException | None, Sequence[Any]], None]
 """Called once when what may wait is over: with an error, or with None and the outputs."""
@@ -101,18 +101,23 @@ class Environment:
 
     def wait(self, begin: Callable[..., Cancel], attrs: Mapping[str, Any], inputs: Any) -> Any:
         """Begin something, wait until it is done, and return its outputs."""
-        over = threading.Event()
-        found: list[Any] = []
+        return wait_for(lambda done: begin(self, attrs, inputs, done), self.timeout)
 
-        def done(error: BaseException | None, outputs: Sequence[Any]) -> None:
-            found[:] = [error, outputs]
-            over.set()
 
-        cancel = begin(self, attrs, inputs, done)
-        if not over.wait(self.timeout):
-            cancel()
-            raise DeadlineError(f"the step waited for {self.timeout:g} s")
-        error, outputs = found
-        if error is not None:
-            raise error
-        return outputs
+def wait_for(start: Callable[[Done], Cancel], timeout: float | None) -> Sequence[Any]:
+    """Start something, wait in this thread until it is done, and return its outputs or raise its error."""
+    over = threading.Event()
+    found: list[Any] = []
+
+    def done(error: BaseException | None, outputs: Sequence[Any]) -> None:
+        found[:] = [error, outputs]
+        over.set()
+
+    cancel = start(done)
+    if not over.wait(timeout):
+        cancel()
+        raise DeadlineError(f"the step waited for {timeout:g} s")
+    error, outputs = found
+    if error is not None:
+        raise error
+    return outputs  # type: ignore[no-any-return]

@@ -41,7 +41,7 @@ from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.interpret import apply_node
 from dsl.ir.types import BOOL
 
-__all__ = ["DEAD", "Tag", "Trace", "run_tokens"]
+__all__ = ["DEAD", "Tag", "Trace", "run_tokens", "with_place"]
 
 
 class _Dead:
@@ -451,7 +451,7 @@ class _Waiting:
                 continue
             node, iteration, _ = self.open.pop(number)
             if error is not None:
-                raise _with_place(error, node)
+                raise with_place(error, node)
             return node, iteration, outputs
 
     def drain(self) -> None:
@@ -463,7 +463,8 @@ class _Waiting:
             self.open.pop(number)
 
 
-def _with_place(error: BaseException, node: Node) -> BaseException:
+def with_place(error: BaseException, node: Node) -> BaseException:
+    """Return an error that says at which line of the user's it happened."""
     if isinstance(error, DslError):
         error.location = error.location or node.loc
     elif node.loc is not None:

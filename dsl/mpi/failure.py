@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -77,6 +77,3 @@ def listen(transport: Transport) -> None:
         transport.fail(PeerError(f"rank {record.numbers[0]} ended with an exception: {text}"))
 
     transport.handle(FAILED, handle)
-
-
-_ = Any

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsl.errors import DeadlineError, FeedError, UnsupportedError
+from dsl.errors import CancelledError, FeedError, UnsupportedError
+from dsl.ir.environment import wait_for
 from dsl.ir.graph import Graph, Literal, Node, Value
 from dsl.ir.registry import get_op
 from dsl.ir.rewrite import is_flat
@@ -114,19 +115,13 @@ class Partial:
                 )
 
     def _receive(self, item: Any) -> Any:
-        over = threading.Event()
-        found: list[Any] = []
-
-        def done(error: BaseException | None, outputs: Sequence[Any]) -> None:
-            found[:] = [error, outputs]
-            over.set()
-
-        self.rendezvous.receive((self.fetches[item], ()), done)
-        if not over.wait(self.session.timeout):
-            raise DeadlineError(f"a partial run waited for {self.session.timeout:g} s")
-        error, outputs = found
-        if error is not None:
-            raise self.error or error
+        key = (self.fetches[item], ())
+        try:
+            outputs = wait_for(
+                lambda done: self.rendezvous.receive(key, done), self.session.timeout
+            )
+        except CancelledError as error:
+            raise self.error or error from None
         if outputs[0] is DEAD:
             raise FeedError("a fetch is dead: it lies in a branch that was not taken")
         array = np.asarray(outputs[0])
