@@ -16,7 +16,7 @@ from dsl.errors import DslError
 from dsl.logs import show_help_if_asked
 
 if TYPE_CHECKING:
-    from dsl import checkpoints, fft, ir, linalg, nn, numpy, optim, parallel, random, summary
+    from dsl import checkpoints, cuda, fft, ir, linalg, nn, numpy, optim, parallel, random, summary
     from dsl.checkpoints import CheckpointManager, restore, save
     from dsl.compile import Compiled, jit
     from dsl.frontend.loops import unroll
@@ -50,8 +50,8 @@ __version__ = "0.1.0"
 __all__ = [
     "CheckpointManager", "Compiled", "DslError", "FIFOQueue", "Graph", "Kernel", "Operation", "PaddingFIFOQueue",
     "PriorityQueue", "RandomShuffleQueue", "Session", "Variable", "cache_stats", "check_grads", "checkpoint",
-    "checkpoints", "colocate_with", "cond", "config", "control_dependencies", "custom_jvp", "custom_vjp", "device",
-    "dynamic_partition", "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "gradients", "group",
+    "checkpoints", "colocate_with", "cond", "config", "control_dependencies", "cuda", "custom_jvp", "custom_vjp",
+    "device", "dynamic_partition", "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "gradients", "group",
     "hessian", "input_pipeline", "ir", "jacfwd", "jacrev", "jit", "jvp", "kernel", "linalg", "map", "nn", "num_threads",
     "numpy", "optim", "parallel", "placeholder", "profile", "random", "restore", "save", "scan", "stop_gradient",
     "summary", "switch", "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
@@ -88,6 +88,7 @@ _LAZY = {
 }  # fmt: skip
 _MODULES = (
     "checkpoints",
+    "cuda",
     "fft",
     "ir",
     "linalg",

@@ -24,7 +24,7 @@ import numpy as np
 from dsl import events
 from dsl.autodiff.recording import spell_out
 from dsl.config import config, launched_rank
-from dsl.errors import ConfigError, DslError, NanError, UnsupportedError
+from dsl.errors import ConfigError, DeviceError, DslError, NanError, UnsupportedError
 from dsl.frontend import functions, library
 from dsl.frontend.runtime import call as call_traced
 from dsl.frontend.scopes import current_trace
@@ -32,6 +32,7 @@ from dsl.frontend.signature import Arguments, Leaf, Signature
 from dsl.frontend.sizes import Family, Pattern, what_changed
 from dsl.frontend.tracing import TracedFunction, trace_call
 from dsl.ir.build import resources_of
+from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import interpret
@@ -375,8 +376,15 @@ class Compiled(Generic[P, R]):
         times: dict[str, float],
     ) -> Callable[[list[Any]], list[Any]]:  # fmt: skip
         """Return what runs the graph: machine code, tokens if it waits or names devices, or the interpreter if that is asked for."""
+        device = _device(self._options.get("device"), arguments)
+        if device is not None:
+            return _on_gpu(traced, graph, arguments, device)
         if any(map(_needs_tokens, graph.walk())):
             return _by_tokens(traced, graph)
+        if config.device is not None and self._options.get("device") is None:
+            device = _device(config.device, arguments)
+            if device is not None:
+                return _on_gpu(traced, graph, arguments, device)
         if config.backend == "interpreter":
             return functools.partial(interpret, graph)
         exact = pattern is None or pattern.strides
@@ -563,6 +571,45 @@ def _run(entry: Lowered, arguments: Arguments) -> Any:
         raise
 
 
+def _device(asked: str | None, arguments: Arguments) -> DeviceName | None:
+    """Return the GPU on which a call runs: the one asked for, or that of its arguments; None for the CPU."""
+    names = {
+        leaf.value.item
+        for leaf in arguments.described
+        if leaf.kind == "array" and leaf.value is not None
+    }
+    if asked is not None:
+        wanted = DeviceName.parse(asked)
+        others = {name for name in names if wanted.conflict(DeviceName.parse(name))}
+        if others:
+            raise DeviceError(
+                f"the function runs on {asked}, and an argument is on {', '.join(sorted(others))}",
+                remedy="bring it to the host first, or leave `device` out",
+            )
+        return wanted if wanted.kind not in (None, "cpu") else None
+    if len(names) > 1:
+        raise DeviceError(
+            f"the arguments are on several devices: {', '.join(sorted(names))}",
+            remedy="bring them to one device, or to the host",
+        )
+    return DeviceName.parse(names.pop()) if names else None
+
+
+def _on_gpu(
+    traced: TracedFunction, graph: Graph, arguments: Arguments, device: DeviceName
+) -> Callable[[list[Any]], list[Any]]:
+    """Return what runs a function on a GPU."""
+    from dsl.codegen.cuda.devices import gpu
+    from dsl.codegen.cuda.executable import DeviceExecutable
+    from dsl.native import outputs_of
+
+    on_host = [arguments.described[k].kind != "array" for k in traced.inputs]
+    on_host += [False] * len(traced.captures)
+    written = [(source, target) for source, target, _ in traced.written]
+    needed = sorted(set(outputs_of(traced)))
+    return DeviceExecutable(graph, gpu(device), on_host, written, needed)
+
+
 def _needs_tokens(node: Node) -> bool:
     acts = node.op.act is not None or node.op.begin is not None
     return acts or "device" in node.attrs
@@ -654,11 +701,13 @@ def jit(fn: Any = None, /, **options: Any) -> Any:
     unknown = set(options) - {"static_argnames", "dynamic", "fastmath", "device", "donate"}
     if unknown:
         raise ConfigError(f"jit has no option {', '.join(sorted(unknown))}")
-    if options.get("device") not in (None, "cpu", "cpu:0"):
-        raise UnsupportedError(
-            f"there is no device {options['device']!r} yet",
-            remedy="leave `device` out, or say 'cpu:0'",
-        )
+    if options.get("device") is not None:
+        wanted = DeviceName.parse(options["device"])
+        if wanted.rank is not None or wanted.kind not in ("cpu", "cuda", "cuda-emulator"):
+            raise DeviceError(
+                f"a function cannot be compiled for the device {options['device']!r}",
+                remedy="say 'cpu', 'cuda:0' or 'cuda-emulator:0'; for other ranks use `dsl.device` in the function",
+            )
     if fn is None:
         return functools.partial(jit, **options)
     if isinstance(fn, Compiled):

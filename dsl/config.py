@@ -134,6 +134,14 @@ def _parse_count(value: object) -> int:
     return _whole_number(value, least=1)
 
 
+def _parse_device(value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and value.split(":")[0] in ("cpu", "cuda", "cuda-emulator"):
+        return value
+    raise ValueError
+
+
 def _parse_verify(value: object) -> Verify:
     return cast(Verify, _one_of(get_args(Verify), value))
 
@@ -159,6 +167,7 @@ SIZE = Kind("a size: a whole number of bytes, or one followed by K, M, G or T", 
 LIMIT = Kind("a whole number, 0 or more", _parse_limit)
 THREADS = Kind("a whole number, 1 or more", _parse_threads)
 COUNT = Kind("a whole number, 1 or more", _parse_count)
+DEVICE = Kind("cpu, cuda:0 or cuda-emulator:0", _parse_device)
 TOPIC_LIST = Kind("topics separated by commas (DSL_LOGS=help lists them)", _parse_topics)
 VERIFY = Kind("'off', 'results' or 'each'", _parse_verify)
 BACKEND = Kind("'native' or 'interpreter'", _parse_backend)
@@ -249,6 +258,11 @@ class Config:
         COUNT,
         1,
         "CPU devices of a process, cpu:0 and on; parts of a graph on different ones run at the same time.",
+    )
+    device = Option(
+        DEVICE,
+        None,
+        "Where functions run that do not say: cpu, cuda:0, or cuda-emulator:0; read when a function is compiled.",
     )
     mpi_timeout = Option(
         COUNT,

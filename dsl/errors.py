@@ -7,15 +7,15 @@ line with its source text, then the remedy; `DslError.location` and `.remedy` ho
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Self
 
 __all__ = [
     "AbortedError", "AliasError", "BranchError", "CancelledError", "CheckpointError", "ConfigError", "ConversionError",
-    "CorruptCheckpointError", "DeadlineError", "DeviceError", "DslError", "FeedError", "GradientError",
-    "IndexTypeError", "InternalError", "LeakError", "LoopTypeError", "MismatchError", "MissingAttributeError",
-    "MissingCheckpointError", "NanError", "NonConcreteError", "OutOfRangeError", "ParseError", "PeerError",
-    "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError", "UndefinedError", "UnsupportedError",
-    "VerifyError",
+    "CorruptCheckpointError", "DeadlineError", "DeviceError", "DeviceMemoryError", "DslError", "FeedError",
+    "GradientError", "IndexTypeError", "InternalError", "LeakError", "LoopTypeError", "MismatchError",
+    "MissingAttributeError", "MissingCheckpointError", "NanError", "NonConcreteError", "OutOfRangeError", "ParseError",
+    "PeerError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError", "UndefinedError",
+    "UnsupportedError", "VerifyError",
 ]  # fmt: skip
 
 
@@ -174,6 +174,28 @@ class DeadlineError(DslError, TimeoutError):
 
 class DeviceError(DslError, ValueError):
     """A device that is not there, cannot run an op, or is not the one that another node asks for."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """The memory of a device is used up; `wanted`, `free` and `total` are bytes, 0 where they are not known."""
+
+    wanted: int = 0
+    free: int = 0
+    total: int = 0
+
+    @classmethod
+    def of(cls, device: object, wanted: int, free: int, total: int, remedy: str = "") -> Self:
+        """Return the error that names all three.
+
+        >>> print(DeviceMemoryError.of("cuda:0", 3 << 30, 1 << 30, 2 << 30))
+        cuda:0 is out of memory: 3,221,225,472 bytes are wanted; of 2,147,483,648 there are 1,073,741,824 free
+        """
+        error = cls(
+            f"{device} is out of memory: {wanted:,} bytes are wanted; of {total:,} there are {free:,} free",
+            remedy=remedy,
+        )
+        error.wanted, error.free, error.total = wanted, free, total
+        return error
 
 
 class ParseError(DslError, ValueError):

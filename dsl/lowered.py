@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from dsl.errors import ConfigError, UnsupportedError
@@ -15,9 +16,8 @@ from dsl.passes.lower_control import lower_control
 __all__ = ["STAGES", "Lowered"]
 
 GRAPHS = ("traced", "optimized", "lowered")
-TEXTS = ("partitioned", "kernels", "llvm", "asm")
+TEXTS = ("partitioned", "kernels", "llvm", "asm", "ptx")
 STAGES = (*GRAPHS, "placed", *TEXTS)
-_LATER = ("ptx",)
 
 
 @dataclass
@@ -48,11 +48,6 @@ class Lowered:
                 f"the stage {stage!r} is not a graph",
                 remedy=f"ask for its text: `.text({stage!r})`",
             )
-        if stage in _LATER:
-            raise UnsupportedError(
-                f"the stage {stage!r} is not built yet",
-                remedy=f"the stages today are {', '.join(STAGES)}",
-            )
         raise ConfigError(
             f"there is no stage {stage!r}", remedy=f"the stages are {', '.join(STAGES)}"
         )
@@ -71,6 +66,11 @@ class Lowered:
                 f"# on {device}\n{print_graph(part.graph, locations=locations)}"
                 for device, part in parts.items()
             )
+        if stage == "ptx":
+            return str(self.device_program.ptx())
+        device = getattr(self.executable, "program", None)
+        if device is not None and stage in ("kernels", "llvm"):
+            return str(device.text if stage == "llvm" else device.listing())
         native = self._native()
         if stage == "kernels":
             return f"program @{self.name}\n" + "".join(
@@ -83,20 +83,32 @@ class Lowered:
 
         return assembly(native.text, LEVEL, link=native.link)
 
+    @cached_property
+    def device_program(self) -> Any:
+        """The function as a program for GPUs, made on any machine."""
+        from dsl.codegen.cuda.program import DeviceProgram
+
+        made = getattr(self.executable, "program", None)
+        return made if isinstance(made, DeviceProgram) else DeviceProgram(self.optimized)
+
     def _placed(self) -> Graph:
         """Return the graph on the devices of all ranks; control flow that spans devices is spelled with tokens."""
-        from dsl.ir.devices import DeviceName
+        from dsl.executor.ranks import asked_by, names_over
         from dsl.mpi.world import world
         from dsl.passes.lower_spanning import lower_spanning
         from dsl.passes.place import place
         from dsl.runtime.devices import cpus
 
-        count = len(cpus())
-        names = [DeviceName(r, "cpu", k) for r in range(world().size) for k in range(count)]
+        names = names_over(world().size, cpus(), asked_by(self.optimized))
         return place(lower_spanning(self.optimized), names)
 
     def _native(self) -> Any:
         native = getattr(self.executable, "native", None)
+        if native is None and hasattr(self.executable, "program"):
+            raise UnsupportedError(
+                "this function runs on a GPU, so there is no machine code of the CPU",
+                remedy="ask for its PTX: `.text('ptx')`",
+            )
         if native is None:
             raise UnsupportedError(
                 "the interpreter runs this function, so there is no machine code",
@@ -128,8 +140,11 @@ class Lowered:
         return "\n".join(lines)
 
     def fallbacks(self) -> list[str]:
-        """Return the ops that have no native form and run in NumPy, each with its line."""
+        """Return the ops that have no native form, or none for the GPU, and run in NumPy, each with its line."""
         native = getattr(self.executable, "native", None)
+        program = getattr(self.executable, "program", None)
+        if program is not None:
+            return [f"{op}{_at(loc)}" for op, loc in program.lowering.fallbacks]
         return [] if native is None else [f"{op}{_at(loc)}" for op, loc in native.report.fallbacks]
 
 

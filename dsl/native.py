@@ -26,7 +26,7 @@ from dsl.frontend.tracing import Source, TracedFunction, look_up
 from dsl.frontend.unpack import unpacker
 from dsl.ir.graph import Graph
 
-__all__ = ["Direct", "Executable", "count_hits", "make_executable"]
+__all__ = ["Direct", "Executable", "count_hits", "make_executable", "outputs_of"]
 
 _NUMBERS = {"int64": "int", "float64": "float", "complex128": "complex", "bool": "bool"}
 
@@ -62,7 +62,7 @@ def make_executable(
 
     start = time.perf_counter()
     watch()
-    needed = sorted(set(_outputs(traced)))
+    needed = sorted(set(outputs_of(traced)))
     native = compile_graph(
         graph,
         list(_params(traced, graph, arguments, exact_strides)),
@@ -106,7 +106,7 @@ def _layout(strides: Any, itemsize: int, exact: bool) -> Any:
 # -- what comes out ---------------------------------------------------------------------------------------------------
 
 
-def _outputs(traced: TracedFunction) -> Iterator[int]:
+def outputs_of(traced: TracedFunction) -> Iterator[int]:
     """The outputs that the caller gets to see, other than through the arrays it passed."""
     sources = [*traced.result[1]]
     for _, _, more in traced.containers:

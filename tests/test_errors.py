@@ -774,8 +774,6 @@ def test_an_unknown_stage() -> None:
     with pytest.raises(ConfigError, match="no stage 'optimised'") as caught:
         f.ir(line(), stage="optimised")
     assert "optimized" in caught.value.remedy
-    with pytest.raises(UnsupportedError, match="not built yet"):
-        f.ir(line(), stage="ptx")
 
 
 # -- the IR ----------------------------------------------------------------------------------------

@@ -107,6 +107,8 @@ class Module:
         self.unlikely = ""
         self.fastmath = False
         self.is_long = False  # whether running it may take long
+        self.device = False  # whether it is code for a GPU
+        self.libdevice = False  # whether NVIDIA's library of functions can be linked to it
 
     def function(
         self, name: str, result: str, params: Sequence[tuple[str, str]], *, internal: bool = False,
@@ -143,6 +145,14 @@ class Module:
         )
         return Value(f"@{name}", "ptr")
 
+    def shared(self, size: int, align: int = 16) -> Value:
+        """Add memory that the threads of a block share, and return its address."""
+        name = self.fresh("shared")
+        self._globals.append(
+            f"@{name} = internal addrspace(3) global [{size} x i8] undef, align {align}"
+        )
+        return Value(f"addrspacecast (ptr addrspace(3) @{name} to ptr)", "ptr")
+
     def metadata(self, body: str) -> str:
         """Add a metadata node (`%self` in the body stands for its own name) and return its name."""
         name = f"!{len(self._metadata)}"
@@ -168,9 +178,8 @@ class Function:
     ) -> None:  # fmt: skip
         self.module, self.name, self.result, self.parent = module, name, result, parent
         self.params = [Value(f"%{label}", type.split()[0], self) for type, label in params]
-        listing = ", ".join(f"{type} %{label}" for type, label in params)
-        linkage = "internal " if internal else ""
-        self._head = f"define {linkage}{result} @{name}({listing}) {attributes} {{"
+        self._listing = [f"{type} %{label}" for type, label in params]
+        self._linkage, self._attributes = "internal " if internal else "", attributes
         self._prologue: list[str] = []
         self._lines: list[str] = []
         self._serial = 0
@@ -180,7 +189,20 @@ class Function:
         self._constants: dict[tuple[Any, ...], Value] = {}
 
     def text(self) -> str:
-        return "\n".join([self._head, "entry:", *self._prologue, *self._lines, "}"])
+        named = f"define {self._linkage}{self.result} @{self.name}"
+        head = f"{named}({', '.join(self._listing)}) {self._attributes} {{"
+        return "\n".join([head, "entry:", *self._prologue, *self._lines, "}"])
+
+    def note(self, attributes: str) -> None:
+        """Give the function other attributes."""
+        self._attributes = attributes
+
+    def add_param(self, type: str, label: str) -> Value:
+        """Add a param at the end, while the function is under construction."""
+        made = Value(f"%{label}", type.split()[0], self)
+        self.params.append(made)
+        self._listing.append(f"{type} %{label}")
+        return made
 
     # -- names and raw lines ---------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from dsl.codegen.cpu import cache
 from dsl.commands.job import Job, Plan
 from dsl.commands.launch import environment
 from dsl.config import OPTIONS, config, launched_rank
-from dsl.errors import ConfigError
+from dsl.errors import ConfigError, DslError
 from dsl.logs import help_text
 from dsl.mpi.mpirun import INSTALL, Mpirun, find_mpirun
 from dsl.mpi.ring import RESULT
@@ -30,7 +30,6 @@ OPTIONAL = {
     "matplotlib": "the plot of `python -m dsl bench`",
     "jax": "a peer in benchmarks",
     "torch": "a peer in benchmarks",
-    "cupy": "CUDA (to come)",
 }
 VECTORS = (
     "sse4",
@@ -45,7 +44,7 @@ VECTORS = (
 
 
 def run() -> int:
-    """Print versions, processor, native code, options, log topics and packages; 1 if something needed is missing."""
+    """Print versions, processor, native code, MPI, CUDA, options, log topics and packages; 1 if something needed is missing."""
     versions = {name: version(name) for name in NEEDED}
     table(
         "versions",
@@ -61,6 +60,7 @@ def run() -> int:
     )
     table("native code (docs/native-code.md)", native(versions["llvmlite"]))
     table("many processes (docs/launching.md)", mpi())
+    table("CUDA (docs/cuda.md)", cuda())
     table(
         "options in force (docs/debugging.md)",
         [(o.env, option(name)) for name, o in OPTIONS.items()],
@@ -138,6 +138,33 @@ def mpi() -> list[tuple[str, str]]:
         return [*rows, ("mpirun", f"missing: {error.message}; {INSTALL}")]
     rows.append(("mpirun", f"{found.path}, {found.kind} {found.version}"))
     return rows + ring(found)
+
+
+def cuda() -> list[tuple[str, str]]:
+    """What there is for GPUs, and which there are; else in a sentence why there are none."""
+    from dsl.codegen.cuda import toolkit
+
+    cupy = toolkit.package_version("cupy-cuda13x", "cupy-cuda12x", "cupy")
+    rows = [("cupy", cupy or "missing"), *toolkit.explain()]
+    return [*rows, *gpus(), ("cuda-emulator:0", "works everywhere: runs kernels on the CPU")]
+
+
+def gpus() -> list[tuple[str, str]]:
+    """The GPUs by name, and the driver. Whatever drivers do, the doctor goes on."""
+    from dsl.codegen.cuda import cupy_driver
+
+    try:
+        cupy, _ = cupy_driver.available()
+        runtime = cupy.cuda.runtime
+        driver, own = map(
+            cupy_driver.cuda_version, (runtime.driverGetVersion(), runtime.runtimeGetVersion())
+        )
+        found = [(f"cuda:{facts.index}", str(facts)) for facts in cupy_driver.devices()]
+    except DslError as error:
+        return [("GPUs", f"none: {error.message}; {error.remedy}")]
+    except Exception as error:
+        return [("GPUs", f"none: {type(error).__name__}: {error}")]
+    return [("driver", f"knows CUDA {driver}; CuPy is for CUDA {own}"), *found]
 
 
 def ring(mpirun: Mpirun) -> list[tuple[str, str]]:

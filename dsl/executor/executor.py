@@ -23,6 +23,7 @@ from dsl.errors import DslError, InternalError, ShapeError, TypeRuleError
 from dsl.executor.step import Step
 from dsl.executor.tables import Plan, make_plan
 from dsl.executor.units import acts
+from dsl.ir.devices import DeviceName
 from dsl.ir.dims import Dim
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph
@@ -38,16 +39,18 @@ class Executor:
 
     With `cluster`, pure nodes that are alive together run as one program; without, each node by itself. At most
     `parallel_iterations` iterations of a loop are alive at a time. While a profile is on, programs with clocks run.
+    With `gpu`, the groups run there; what they read and make passes through the host's memory.
     """
 
     def __init__(
-        self, graph: Graph, *, cluster: bool = True, parallel_iterations: int = 10
-    ) -> None:
+        self, graph: Graph, *, cluster: bool = True, parallel_iterations: int = 10,
+        gpu: DeviceName | None = None,
+    ) -> None:  # fmt: skip
         if parallel_iterations < 1:
             raise DslError(f"parallel_iterations must be at least 1, got {parallel_iterations}")
         self.graph = lower_control(graph, lambda node: acts(node) and has_spelling(node))
         make = partial(
-            make_plan, self.graph, cluster=cluster, parallel_iterations=parallel_iterations
+            make_plan, self.graph, cluster=cluster, parallel_iterations=parallel_iterations, gpu=gpu
         )
         self.plan: Plan = make()
         self._steps: list[Step] = []

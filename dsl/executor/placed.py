@@ -17,7 +17,8 @@ import numpy as np
 from dsl.config import config
 from dsl.errors import DslError
 from dsl.executor.executor import Executor
-from dsl.executor.ranks import OverRanks, names_a_rank
+from dsl.executor.ranks import OverRanks, asked_by, names_a_rank
+from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import apply_node
@@ -29,7 +30,7 @@ from dsl.mpi.world import world
 from dsl.passes.lower_spanning import lower_spanning
 from dsl.passes.partition import partition
 from dsl.passes.place import place
-from dsl.runtime.devices import Cpu
+from dsl.runtime.devices import Cpu, with_gpus
 from dsl.runtime.parts import run_parts
 
 __all__ = ["Runner", "make_runner", "measured", "runner_of"]
@@ -45,21 +46,25 @@ def make_runner(
 
     `prepare` may improve the part of each device of this process, if no token between them can be dead.
     """
-    if len(devices) == 1 and not any("device" in node.attrs for node in graph.walk()):
+    asked = asked_by(graph)
+    if len(devices) == 1 and not asked:
         return runner_of(graph, parallel_iterations)
+    devices = with_gpus(devices, asked, world().rank)
     if world().size > 1 and names_a_rank(graph):
         runner = functools.partial(runner_of, parallel=parallel_iterations)
         return OverRanks(graph, devices, soft, runner).run
     return _Placed(graph, devices, soft, parallel_iterations, prepare).run
 
 
-def runner_of(graph: Graph, parallel: int) -> Runner:
-    """Return what runs a graph, or the part of one, on one device."""
+def runner_of(graph: Graph, parallel: int, device: str = "") -> Runner:
+    """Return what runs a graph, or the part of one, on one device: by default a CPU."""
     if config.backend == "interpreter":
         return lambda args, environment: run_tokens(
             graph, args, parallel_iterations=parallel, environment=environment
         )
-    return Executor(graph, parallel_iterations=parallel).run
+    name = DeviceName.parse(device)
+    gpu = name if name.kind not in (None, "cpu") else None
+    return Executor(graph, parallel_iterations=parallel, gpu=gpu).run
 
 
 class _Placed:
@@ -75,7 +80,7 @@ class _Placed:
         self.partition: Partition = partition(placed)
         better = prepare if prepare is not None and not _may_be_dead(self.partition) else _same
         self.runners: Mapping[Graph, Runner] = {
-            part.graph: runner_of(better(part.graph), parallel)
+            part.graph: runner_of(better(part.graph), parallel, part.device)
             for part in self.partition.parts.values()
         }
 

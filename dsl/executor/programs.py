@@ -5,6 +5,7 @@ What cannot be compiled, because nothing that it reads tells a size it needs, is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from dsl.codegen import frame
 from dsl.codegen.cpu.native import Native, ParamKind, compile_graph
 from dsl.executor.sizes import with_known_sizes
 from dsl.executor.units import Unit
+from dsl.ir.devices import DeviceName
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import PLACEMENT, Trait, get_op
@@ -27,6 +29,7 @@ class Program:
 
     graph: Graph
     native: Native | None
+    device: Callable[[list[Any]], list[Any]] | None = None  # runs it on a GPU
 
     @property
     def callback(self) -> Any:
@@ -40,9 +43,12 @@ class Programs:
 
     known: dict[Any, Native] = field(default_factory=dict)
     timed: bool = False
+    gpu: DeviceName | None = None
 
     def make(self, unit: Unit) -> Program:
         graph = with_known_sizes(unit_graph(unit))
+        if self.gpu is not None:
+            return Program(graph, None, _on_gpu(graph, self.gpu))
         if not _is_closed(graph):
             return Program(graph, None)
         alike = not self.timed and all(map(is_total, graph.nodes))
@@ -52,6 +58,14 @@ class Programs:
             kinds = [ParamKind(_kind(param)) for param in graph.params]
             self.known[key] = compile_graph(graph, kinds, timed=self.timed)
         return Program(graph, self.known[key])
+
+
+def _on_gpu(graph: Graph, name: DeviceName) -> Callable[[list[Any]], list[Any]]:
+    from dsl.codegen.cuda.devices import gpu
+    from dsl.codegen.cuda.program import DeviceProgram
+
+    device, program = gpu(name), DeviceProgram(graph)
+    return lambda inputs: program(device, inputs)
 
 
 def _kind(value: Value) -> str:

@@ -10,7 +10,7 @@ import copy
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dsl.config import config
@@ -28,7 +28,7 @@ from dsl.mpi.world import world
 from dsl.passes.lower_spanning import lower_spanning
 from dsl.passes.partition import partition
 from dsl.passes.place import place
-from dsl.runtime.devices import Cpu
+from dsl.runtime.devices import Cpu, with_gpus
 from dsl.runtime.parts import run_parts
 
 __all__ = ["OverRanks", "exchange", "names_a_rank"]
@@ -51,13 +51,37 @@ def names_a_rank(graph: Graph) -> bool:
     )
 
 
+def asked_by(graph: Graph) -> list[str]:
+    """Return the devices that nodes of a graph ask for."""
+    return list(dict.fromkeys(str(n.attrs["device"]) for n in graph.walk() if "device" in n.attrs))
+
+
+def names_over(ranks: int, devices: Sequence[Cpu], asked: Iterable[str]) -> list[DeviceName]:
+    """Return the names of the devices of all ranks: as many CPUs on each, and the GPUs that nodes ask for."""
+    cpus = sum(device.name.kind == "cpu" for device in devices)
+    found = [DeviceName(r, "cpu", k) for r in range(ranks) for k in range(cpus)]
+    for name in map(DeviceName.parse, asked):
+        if name.kind not in (None, "cpu"):
+            on = range(ranks) if name.rank is None else [name.rank]
+            found += [DeviceName(r, name.kind, name.index or 0) for r in on]
+    return list(dict.fromkeys(found))
+
+
+def devices_of(rank: int, devices: Sequence[Cpu], parts: Iterable[str]) -> dict[str, Cpu]:
+    """Return the devices of a rank by their names, with the GPUs on which parts run."""
+    cpus = [device for device in devices if device.name.kind == "cpu"]
+    found = {str(DeviceName(rank, "cpu", k)): device for k, device in enumerate(cpus)}
+    gpus = with_gpus([], parts, rank)
+    return found | {str(device.name): device for device in gpus}
+
+
 class OverRanks:
     """A graph in parts, of which this rank runs some."""
 
     def __init__(
-        self, graph: Graph, devices: Sequence[Cpu], soft: bool, prepare: Callable[[Graph], Any]
+        self, graph: Graph, devices: Sequence[Cpu], soft: bool, prepare: Callable[..., Any]
     ) -> None:
-        names = [DeviceName(r, "cpu", k) for r in range(world().size) for k in range(len(devices))]
+        names = names_over(world().size, devices, asked_by(graph))
         placed = place(lower_spanning(graph), names, soft=soft)
         self.name, self.types = graph.name, [v.type for v in graph.results]
         self.whole = partition(placed)
@@ -72,8 +96,10 @@ class OverRanks:
         )
         own = {d: p for d, p in self.whole.parts.items() if _rank(d) == world().rank}
         self.local = Partition(own, ())
-        self.devices = {str(DeviceName(world().rank, "cpu", k)): d for k, d in enumerate(devices)}
-        self.runners: Mapping[Graph, Any] = {p.graph: prepare(p.graph) for p in own.values()}
+        self.devices = devices_of(world().rank, devices, own)
+        self.runners: Mapping[Graph, Any] = {
+            part.graph: prepare(part.graph, device=device) for device, part in own.items()
+        }
         self._steps = itertools.count(1)
         self._lock = threading.Lock()
 

@@ -136,6 +136,8 @@ class Step:
     def _apply(self, handed: Handed, inputs: list[Any]) -> list[Any]:
         node = handed.unit.node
         with events.span("python", str(node.attrs.get("name", node.op.name)), node.loc):
+            if handed.program is not None and handed.program.device is not None:
+                return handed.program.device(inputs)
             if handed.program is not None:
                 return interpret(handed.program.graph, inputs, self.environment)
             return apply_node(node, inputs, self.environment)

@@ -19,6 +19,7 @@ from dsl.executor.frames import Frames, StaticFrame
 from dsl.executor.programs import Program, Programs
 from dsl.executor.programs import layout as program_layout
 from dsl.executor.units import Unit, is_preset, make_units
+from dsl.ir.devices import DeviceName
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
 from dsl.ir.types import TensorType
@@ -79,12 +80,14 @@ def owner_word(type: TensorType) -> int:
 
 
 def make_plan(
-    graph: Graph, *, cluster: bool, parallel_iterations: int, timed: bool = False
-) -> Plan:
-    """Group, compile and lay out a flat graph; `timed`, with programs that measure themselves."""
+    graph: Graph, *, cluster: bool, parallel_iterations: int, timed: bool = False,
+    gpu: DeviceName | None = None,
+) -> Plan:  # fmt: skip
+    """Group, compile and lay out a flat graph; `timed`, with programs that measure themselves, or for a GPU."""
     frames = Frames(graph)
     units = make_units(graph, frames, cluster)
-    return _Tables(graph, frames, units, parallel_iterations, timed).make()
+    programs = Programs(timed=timed, gpu=gpu)
+    return _Tables(graph, frames, units, parallel_iterations, programs).make()
 
 
 @dataclass
@@ -117,11 +120,12 @@ class _Area:
 
 class _Tables:
     def __init__(
-        self, graph: Graph, frames: Frames, units: list[Unit], parallel_iterations: int, timed: bool
-    ) -> None:
+        self, graph: Graph, frames: Frames, units: list[Unit], parallel_iterations: int,
+        programs: Programs,
+    ) -> None:  # fmt: skip
         self.graph, self.frames, self.units = graph, frames, units
         self.parallel = parallel_iterations
-        self.programs = Programs(timed=timed)
+        self.programs = programs
         self.areas = {f: _Area(k) for k, f in enumerate(frames.all.values())}
         self.placed: dict[Unit, _Placed] = {}
         self.words: list[int] = []

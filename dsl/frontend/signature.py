@@ -154,6 +154,9 @@ def describe(leaf: Any, static_level: int = 0) -> Leaf:
             )
         dtype = supported_dtype(leaf.dtype)
         return Leaf("array", dtype, leaf.shape, None if leaf.flags.c_contiguous else leaf.strides)
+    if is_on_device(leaf):
+        dtype = supported_dtype(np.dtype(leaf.dtype))
+        return Leaf("array", dtype, tuple(leaf.shape), None, Same(_device_name(leaf)))
     if isinstance(leaf, np.generic):
         return (
             Leaf("scalar", supported_dtype(leaf.dtype))
@@ -172,6 +175,16 @@ def describe(leaf: Any, static_level: int = 0) -> Leaf:
     if isinstance(leaf, (float, complex)):
         return Leaf("python", np.dtype(type(leaf)))
     return Leaf("static", value=Same(leaf))
+
+
+def is_on_device(leaf: Any) -> bool:
+    """Tell whether an object is an array of a GPU: CuPy's, one that says so by CUDA's array interface, or an emulated one."""
+    return hasattr(leaf, "dsl_device") or hasattr(leaf, "__cuda_array_interface__")
+
+
+def _device_name(leaf: Any) -> str:
+    named = getattr(leaf, "dsl_device", None)
+    return named or f"cuda:{int(getattr(getattr(leaf, 'device', None), 'id', None) or 0)}"
 
 
 _PLAIN = (str, bytes, type, np.dtype, bool, int, float, complex)

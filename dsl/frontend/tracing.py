@@ -134,6 +134,8 @@ class TracedFunction:
     def _check_written(self, arrays: list[Any]) -> None:
         for source, _, location in self.written:
             target = arrays[source]
+            if not isinstance(target, np.ndarray):
+                continue  # on a device
             if not target.flags.writeable:
                 error = ValueError("assignment destination is read-only")
                 if location is not None:

@@ -1,4 +1,4 @@
-"""The CPU devices of this process: `cpu:0`, `cpu:1`, and on.
+"""The devices of this process: `cpu:0`, `cpu:1` and on, and the GPUs that a graph names.
 
 A device has threads of its own, on which parts of a graph run: an idle one takes the next part, and if there is none a
 new one is made, so that a part never waits behind another one that waits for it. `threads` bounds how many threads the
@@ -25,7 +25,7 @@ import numpy as np
 from dsl.config import config
 from dsl.ir.devices import DeviceName
 
-__all__ = ["Cpu", "Job", "Memory", "cpus"]
+__all__ = ["Cpu", "Job", "Memory", "cpus", "with_gpus"]
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,15 @@ class Job:
 
 
 class Cpu:
-    """A CPU device. `threads` bounds those that kernels on it use; None leaves that to `config.num_threads`."""
+    """A CPU device, or the threads of the host that issue the work of a GPU.
 
-    def __init__(self, index: int = 0, *, rank: int = 0, threads: int | None = None) -> None:
-        self.name = DeviceName(rank, "cpu", index)
+    `threads` bounds those that kernels on it use; None leaves that to `config.num_threads`.
+    """
+
+    def __init__(
+        self, index: int = 0, *, rank: int = 0, threads: int | None = None, kind: str = "cpu"
+    ) -> None:
+        self.name = DeviceName(rank, kind, index)
         self.threads = threads
         self._lock = threading.Lock()
         self._idle: list[SimpleQueue[Job | None]] = []
@@ -166,6 +171,25 @@ def cpus(count: int | None = None) -> list[Cpu]:
         while len(_cpus) < wanted:
             _cpus.append(Cpu(len(_cpus)))
         return _cpus[:wanted]
+
+
+_gpus: dict[DeviceName, Cpu] = {}
+
+
+def with_gpus(devices: Iterable[Cpu], asked: Iterable[str], rank: int = 0) -> list[Cpu]:
+    """Return devices and, after them, the GPUs among the names that nodes ask for."""
+    found = list(devices)
+    for text in asked:
+        name = DeviceName.parse(text)
+        if name.kind in (None, "cpu") or name.rank not in (None, rank):
+            continue
+        full = DeviceName(rank, name.kind, name.index or 0)
+        with _lock:
+            if full not in _gpus:
+                _gpus[full] = Cpu(full.index or 0, rank=rank, kind=full.kind or "cuda")
+        if _gpus[full] not in found:
+            found.append(_gpus[full])
+    return found
 
 
 def _after_fork() -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from dsl.config import config
 from dsl.errors import CancelledError, DeadlineError, PeerError
 from dsl.executor.placed import runner_of
-from dsl.executor.ranks import exchange
+from dsl.executor.ranks import asked_by, devices_of, exchange, names_over
 from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph, Node
@@ -78,7 +78,7 @@ class RankStep:
     ) -> None:  # fmt: skip
         here = world()
         self.graph, self.bound, self.me = graph, tuple(bound), here.rank
-        names = [DeviceName(r, "cpu", k) for r in range(here.size) for k in range(len(devices))]
+        names = names_over(here.size, devices, asked_by(graph))
         brought = lower_spanning(_brought(graph, here.rank), resources=places)
         placed = place(
             brought, names, soft=soft, default=str(DeviceName(here.rank)), resources=places
@@ -90,8 +90,8 @@ class RankStep:
         self.parallel = parallel
         own = {d: p for d, p in self.whole.parts.items() if _rank(d) == here.rank}
         self.local = Partition(own, ())
-        self.devices = {str(DeviceName(here.rank, "cpu", k)): d for k, d in enumerate(devices)}
-        self.runners = {p.graph: runner_of(p.graph, parallel) for p in own.values()}
+        self.devices = devices_of(here.rank, devices, own)
+        self.runners = {p.graph: runner_of(p.graph, parallel, d) for d, p in own.items()}
         self.others = _by_rank(self.whole, here.rank)
         self._steps = itertools.count(1)
         self._lock = threading.Lock()
@@ -306,9 +306,9 @@ class _Registered:
             for p in told["parts"]
         ]
         self.local = Partition({p.device: p for p in parts}, ())
-        self.devices = devices
+        self.devices = {**devices, **devices_of(world().rank, [], self.local.parts)}
         self.bound: dict[int, Any] = {}
-        self.runners = {p.graph: runner_of(p.graph, told["parallel"]) for p in parts}
+        self.runners = {p.graph: runner_of(p.graph, told["parallel"], p.device) for p in parts}
         self.waits = any(
             node.op.name != "send" and node.op.has(Trait.BLOCKING)
             for p in parts

@@ -91,9 +91,23 @@ FUNCTIONS: dict[str, Callable[..., Real]] = {
 """What there is, under NumPy's names (`gamma`, `lgamma` … after `dsl`'s ops), each as the function that emits it."""
 
 
+LIBDEVICE = {
+    **{n: n for n in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "sinh")},
+    **{n: n for n in ("cosh", "tanh", "erf", "erfc", "cbrt", "hypot", "fmod")},
+    **{f"arc{n}": f"a{n}" for n in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
+}
+"""Those that NVIDIA's library has as good, with its names; its gamma functions and `erfinv` are less exact than ours."""
+
+
 def call(fn: Function, name: str, *args: Value) -> Value:
-    """Emit a call of one of `FUNCTIONS`, all arguments float or all double, which is also the result's type."""
-    has_fma = _cpu_has_fma() if HAS_FMA is None else HAS_FMA
+    """Emit a call of one of `FUNCTIONS`, all arguments float or all double, which is also the result's type.
+
+    Code for a GPU calls NVIDIA's functions where they are to be had.
+    """
+    if fn.module.libdevice and name in LIBDEVICE:
+        own = f"__nv_{LIBDEVICE[name]}{'f' if args[0].type == 'float' else ''}"
+        return fn.call(args[0].type, own, *args)
+    has_fma = fn.module.device or (_cpu_has_fma() if HAS_FMA is None else HAS_FMA)
     definition = _definition(name, args[0].type, len(args), has_fma)
     for external, (result, params, attributes) in definition.declarations.items():
         fn.module.declare(external, result, params, attributes)

@@ -12,15 +12,18 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import dsl
 from dsl.commands.bench.case import ROWS, Case
+from dsl.commands.bench.gpu_case import GpuCase
 from dsl.config import did_you_mean
 from dsl.errors import ConfigError
 
-__all__ = ["all_cases", "case_named", "matching"]
+__all__ = ["all_cases", "case_named", "gpu_cases", "matching"]
 
 PACKAGE = "dsl_benchmarks"
+AnyCase = TypeVar("AnyCase", bound=Case)
 
 
 def all_cases() -> list[Case]:
@@ -28,6 +31,12 @@ def all_cases() -> list[Case]:
     files = sorted(_folder().glob("*.py"))
     cases: list[Case] = [case for file in files for case in _module(file).CASES]
     return sorted(cases, key=lambda case: ROWS.index(case.row))
+
+
+def gpu_cases() -> list[GpuCase]:
+    """Return the cases of `python -m dsl bench cuda`, in the order of their files."""
+    files = sorted((_folder() / "gpu").glob("*.py"))
+    return [case for file in files for case in _module(file, "gpu_").CASES]
 
 
 def case_named(name: str) -> Case:
@@ -38,7 +47,7 @@ def case_named(name: str) -> Case:
     return cases[name]
 
 
-def matching(cases: Iterable[Case], patterns: Iterable[str]) -> list[Case]:
+def matching(cases: Iterable[AnyCase], patterns: Iterable[str]) -> list[AnyCase]:
     """Return the cases that a pattern names, or whose name or row contains it; `*` stands for anything."""
     cases = list(cases)
     names = {case.name for case in cases}
@@ -67,8 +76,8 @@ def _installed() -> list[Path]:
     return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
 
 
-def _module(file: Path) -> ModuleType:
-    name = f"{PACKAGE}.{file.stem}"
+def _module(file: Path, prefix: str = "") -> ModuleType:
+    name = f"{PACKAGE}.{prefix}{file.stem}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)

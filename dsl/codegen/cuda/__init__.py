@@ -1,0 +1,1 @@
+"""Code for NVIDIA GPUs: PTX, its launch, and its emulation."""

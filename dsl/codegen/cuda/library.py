@@ -1,0 +1,28 @@
+"""Ops that are neither kernels nor control flow and have a form for the device of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dsl.codegen.cuda.steps import Step
+from dsl.ir.graph import Node
+
+if TYPE_CHECKING:
+    from dsl.codegen.cuda.lower import Lowering
+
+__all__ = ["LOWERINGS", "lower", "supported"]
+
+LOWERINGS: dict[str, tuple[Callable[[Node], bool], Callable[[Lowering, Node], Step]]] = {}
+"""By op: whether a node can be lowered, and what lowers it."""
+
+
+def supported(node: Node) -> bool:
+    """Tell whether a node has a form for the device."""
+    found = LOWERINGS.get(node.op.name)
+    return found is not None and found[0](node)
+
+
+def lower(lowering: Lowering, node: Node) -> Step:
+    """Emit the kernels of a node and return the step that launches them."""
+    return LOWERINGS[node.op.name][1](lowering, node)
