@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsl.commands.bench.case import Way
 from dsl.commands.bench.gpu_case import BAR, GpuCase, on_gpu
 from dsl.commands.bench.load import case_named
 
@@ -33,7 +34,7 @@ def gelu_torch(x, y):
 
 
 def two(dtype):
-    return lambda rng, n: tuple(rng.standard_normal(n).astype(dtype) for _ in range(2))
+    return lambda rng, n: tuple(rng.standard_normal(n, np.float32).astype(dtype) for _ in range(2))
 
 
 def elementwise(program, torch_way, dtype):
@@ -110,7 +111,7 @@ def histogram_torch(x):
 
 
 def relax(x, steps):
-    """A loop around a kernel: x moves towards the mean of each row."""
+    """A loop around one kernel."""
     for _ in range(steps):
         x = x + 0.1 * (np.tanh(x) - x)
     return x
@@ -130,10 +131,6 @@ def relax_torch(x, steps):
 
 def square(rng, n):
     return (rng.standard_normal((n, n), np.float32),)
-
-
-def rows_of_square(rng, n, m):
-    return (rng.standard_normal((n, m), np.float32),)
 
 
 def other(name, row, program, inputs, size, small, tiny, **more):
@@ -186,7 +183,7 @@ CASES = [
           MANY, SOME, (50,), torch=histogram_torch, mismatches=0.05),
     other("blur-f32", "stencil", blur, square, (4096,), (512,), (5,), torch=blur, jax=blur),
     other("relax-loop-f32", "loop", relax, lambda rng, n, steps: (rng.standard_normal(n, np.float32), steps),
-          (1 << 24, 8), (1 << 18, 8), (9, 3), static=("steps",), torch=relax_torch, jax=relax_jax),
+          (1 << 24, 8), (1 << 18, 8), (9, 3), torch=relax_torch, jax=Way(relax_jax, static_argnames="steps")),
     on_gpu(case_named("heat-f64-500"), name="heat-loop-f64", size=(4096, 10), small=(256, 10), numba=None),
     on_gpu(case_named("dense-f32-1024"), name="dense-f32", size=(2048,), small=(256,)),
 ]  # fmt: skip

@@ -78,6 +78,7 @@ class GridEmitter(KernelEmitter):
         self.results: dict[ir.Value, Scalar] = {}
         self.resident = False
         self.partials: dict[ir.Value, ir.Value] = {}
+        self.may_cut = len(kernel.stages) == 1
 
     def short_axis(self) -> int | None:
         return None
@@ -309,7 +310,7 @@ class GridEmitter(KernelEmitter):
         if not self._divides(swept[-1], vector) or not isinstance(length, int):
             vector = 1
         if not isinstance(length, int):
-            chunk = _CHUNK * 4 if self._is_cuttable() and self._few(rows, 1) else None
+            chunk = _CHUNK * 4 if self.may_cut and self._few(rows, 1) else None
             return Team(128, 1, True, chunk=chunk)
         units = length // vector
         if units <= 4 * WARP:
@@ -317,7 +318,7 @@ class GridEmitter(KernelEmitter):
         else:
             threads = max(2 * WARP, min(512, power_of_two(-(-units // 4))))
         in_block = max(1, 128 // threads)
-        if self._is_cuttable() and length >= 2 * _CHUNK and self._few(rows, in_block):
+        if self.may_cut and length >= 2 * _CHUNK and self._few(rows, in_block):
             step = vector * BLOCK
             chunk = max(_CHUNK, -(-length // _CHUNKS))
             return Team(BLOCK, 1, True, vector, chunk=-(-chunk // step) * step)
@@ -331,12 +332,9 @@ class GridEmitter(KernelEmitter):
         if not isinstance(length, int):
             return Team(8, WARP, False)
         threads = min(16, power_of_two(-(-length // 4)))
-        if self._is_cuttable() and length >= 512 and self._few(rows, WARP):
+        if self.may_cut and length >= 512 and self._few(rows, WARP):
             return Team(8, WARP, False, chunk=max(256, -(-length // 64)))
         return Team(threads, WARP if threads * WARP >= 64 else 64, False)
-
-    def _is_cuttable(self) -> bool:
-        return len(self.kernel.stages) == 1
 
     @staticmethod
     def _few(rows: DimLike, in_block: int) -> bool:

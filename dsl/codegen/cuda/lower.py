@@ -95,6 +95,7 @@ class _Region:
         self.steps: list[Step] = []
         self.dying: list[list[Value]] = []
         self.pending: list[Node] = []  # ops on numbers of the device, not emitted yet
+        self.settled: set[Value] = set()  # put into memory beyond the plan, for those that need it there
 
     def lower(self) -> Body:
         made = plan(self.graph, supported=is_on_device, expensive=_is_expensive)
@@ -246,6 +247,7 @@ class _Region:
         source.alias(flat, parts)
         flat_place = Array(place.dtype, place.pointer, (source.dim(rows),), (1,))
         emitter = GridEmitter(source, made, {target: flat_place})
+        emitter.may_cut = False
         return self.lowering.done(source, emitter.emit_grid(), f"unite {root.node.op.name}")
 
     def is_external(self, value: Value, kernel: Kernel) -> bool:
@@ -302,14 +304,14 @@ class _Region:
 
     def settle(self, value: Value) -> None:
         """Put a value into memory that so far is only an expression: for control flow, and calls."""
-        if not is_array(value) or value.node.op.name == "const" or value in self.materialised:
+        if not is_array(value) or self.in_memory(value) or value in self.settled:
             return
         launches = self.map_to(
             value, value, value.shape, lambda i, _: i, f"copy of {value.node.op.name}"
         )
         e = Elements(Pool(), self.in_memory).at(value, identity_index(Var(d) for d in value.shape))
         self.emit(Made((value,), launches, looked_into=looked_into([e]), space=value.shape))
-        self.materialised.add(value)
+        self.settled.add(value)
         self.last.setdefault(value, self.now)
 
     def settle_all(self, node: Node) -> None:
