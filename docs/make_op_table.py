@@ -16,11 +16,15 @@ import numpy as np
 
 import dsl
 import dsl.ir.ops  # registers the ops
+from dsl.codegen.cuda import library
+from dsl.codegen.cuda.lower import Lowering
 from dsl.codegen.frame import layout
 from dsl.codegen.program import Program
+from dsl.codegen.unroll import unroll
 from dsl.compile import optimize
 from dsl.ir.build import Builder
 from dsl.ir.derivative import derivative_of
+from dsl.ir.graph import Graph
 from dsl.ir.registry import OPS, Op, Sample, Trait
 from dsl.ir.types import TensorType
 
@@ -41,15 +45,18 @@ def ops_page() -> str:
     """Return the page about the ops, by the file that defines them."""
     lines = ["# Ops", "", GENERATED, "", _OPS_INTRODUCTION, "", *_trait_lines(), ""]
     lines += [_NATIVE_INTRODUCTION, "", *(f"- {k}: {text}." for k, text in NATIVE.items()), ""]
+    lines += [_CUDA_INTRODUCTION, "", *(f"- {k}: {text}." for k, text in CUDA.items()), ""]
     lines += [_GRADIENT_INTRODUCTION, ""]
-    header = ("op", "signature", "does", "native", "gradient", "traits")
+    header = ("op", "signature", "does", "CUDA", "native", "gradient", "traits")
     for subject, ops in _by_subject().items():
-        rows = [
-            (f"`{op.name}`", f"`{op.signature}`", op.doc, native(op), gradient(op), _traits(op))
-            for op in ops
-        ]
+        rows = [_row(op) for op in ops]
         lines += [f"## dsl/ir/ops/{subject}.py", "", *table(header, rows), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(op: Op) -> tuple[str, ...]:
+    name, signature = f"`{op.name}`", f"`{op.signature}`"
+    return name, signature, op.doc, cuda(op), native(op), gradient(op), _traits(op)
 
 
 _OPS_INTRODUCTION = f"""The primitives of the IR: {len(OPS)} ops, which the public functions are made of. An op is one record in
@@ -116,13 +123,18 @@ def native(op: Op) -> str:
         return "token executor"
     if op.has(Trait.COLLECTIVE):
         return "MPI"
+    return _told(op, _emitted, list(NATIVE)) or _WITHOUT_SAMPLES[op.name]
+
+
+def _told(op: Op, ask: Callable[[Op, Sample], str], kinds: list[str]) -> str:
+    """Ask of every sample and return the first kind that is found, and for which dtypes it is another; or nothing."""
     found: dict[str, set[str]] = {}
     for sample in op.samples(np.random.default_rng(0)):
         dtypes = " ".join(dict.fromkeys(x.dtype.name for x in sample.inputs))
-        found.setdefault(_emitted(op, sample), set()).add(dtypes)
+        found.setdefault(ask(op, sample), set()).add(dtypes)
     if not found:
-        return _WITHOUT_SAMPLES[op.name]
-    first, *others = sorted(found, key=list(NATIVE).index)
+        return ""
+    first, *others = sorted(found, key=kinds.index)
     return "; ".join([first, *(_exception(k, found[k], found[first]) for k in others)])
 
 
@@ -132,16 +144,60 @@ def _exception(kind: str, dtypes: set[str], usual: set[str]) -> str:
 
 def _emitted(op: Op, sample: Sample) -> str:
     """Emit a program of this one op, without compiling it, and return what it consists of."""
-    builder = Builder(op.name)
-    params = [builder.param(TensorType(x.dtype, x.shape)) for x in sample.inputs]
-    graph = optimize(builder.finish(builder.node(op.name, params, sample.attrs).outputs))
+    graph = _graph(op, sample)
     everything = list(range(len(graph.results)))
-    frame = layout(graph, [False] * len(params), [None] * len(params), everything)
+    count = len(graph.params)
+    frame = layout(graph, [False] * count, [None] * count, everything)
     program = Program(graph, frame)
     program.emit()
     if program.report.fallbacks:
         return "NumPy"
     return "library" if any("[library]" in line for line in program.report.lines) else "kernel"
+
+
+def _graph(op: Op, sample: Sample) -> Graph:
+    """Return a graph of this one op."""
+    builder = Builder(op.name)
+    params = [builder.param(TensorType(x.dtype, x.shape)) for x in sample.inputs]
+    return optimize(builder.finish(builder.node(op.name, params, sample.attrs).outputs))
+
+
+# --- CUDA ----------------------------------------------------------------------------------------
+
+CUDA = {
+    "kernel": "code of a kernel, fused with what is around it",
+    "library": "kernels of its own, from `dsl/codegen/cuda/ops/`",
+    "control": "branches and loops that the host decides, around kernels",
+    "host": "the operands are copied to the host, where the interpreter runs this op alone, and the results back",
+}
+_CUDA_INTRODUCTION = (
+    """The column `CUDA` says what becomes of an op on [a GPU](cuda.md), found in the same way."""
+)
+_CUDA_WITHOUT_SAMPLES = {
+    "MPI": "host", "NumPy": "host", "kernel; NumPy words a message with numbers in it": "kernel",
+}  # fmt: skip
+
+
+def cuda(op: Op) -> str:
+    """Return how an op is compiled for a GPU, with its exceptions as in `native`."""
+    if op.has(Trait.FLAT) or op.act is not None or op.begin is not None:
+        return ""
+    if op.has(Trait.COLLECTIVE):
+        return "host"
+    told = _told(op, _lowered, list(CUDA))
+    if told:
+        return told
+    known = _WITHOUT_SAMPLES[op.name]
+    return _CUDA_WITHOUT_SAMPLES.get(known, known)
+
+
+def _lowered(op: Op, sample: Sample) -> str:
+    """Lower a program of this one op, without compiling it, and return what it consists of."""
+    graph = unroll(_graph(op, sample))
+    lowering = Lowering(graph, [False] * len(graph.params), [False] * len(graph.params))
+    if lowering.fallbacks:
+        return "host"
+    return "library" if any(map(library.supported, graph.nodes)) else "kernel"
 
 
 # --- Derivatives ---------------------------------------------------------------------------------

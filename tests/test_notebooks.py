@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "notebooks"
 VARIES = "# Differs from machine to machine."
-PICTURES = {"tour": 3, "stages": 2, "ode": 0, "graphs": 0, "parallel": 0}
+PICTURES = {"tour": 3, "stages": 2, "ode": 0, "graphs": 0, "parallel": 0, "cuda": 1}
 
 every_notebook = pytest.mark.parametrize("name", PICTURES)
 

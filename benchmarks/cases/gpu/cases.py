@@ -75,7 +75,7 @@ def reduction(program, torch_way, axis):
         row="reductions",
         program=program,
         inputs=lambda rng, m, n: (rng.standard_normal((m, n), np.float32), axis),
-        size=(4096, 4096),
+        size=(16384, 1024) if axis == 0 else (4096, 4096),
         small=(1024, 256) if axis == 0 else (64, 4096),
         tiny=(6, 5),
         jax=program,
@@ -133,9 +133,20 @@ def square(rng, n):
     return (rng.standard_normal((n, n), np.float32),)
 
 
+def factors(rng, m, k, n):
+    return rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+
+
 def other(name, row, program, inputs, size, small, tiny, **more):
     return GpuCase(
-        name=name, row=row, program=program, inputs=inputs, size=size, small=small, tiny=tiny, **more
+        name=name,
+        row=row,
+        program=program,
+        inputs=inputs,
+        size=size,
+        small=small,
+        tiny=tiny,
+        **more,
     )
 
 
@@ -183,7 +194,10 @@ CASES = [
           MANY, SOME, (50,), torch=histogram_torch, mismatches=0.05),
     other("blur-f32", "stencil", blur, square, (4096,), (512,), (5,), torch=blur, jax=blur),
     other("relax-loop-f32", "loop", relax, lambda rng, n, steps: (rng.standard_normal(n, np.float32), steps),
-          (1 << 24, 8), (1 << 18, 8), (9, 3), torch=relax_torch, jax=Way(relax_jax, static_argnames="steps")),
-    on_gpu(case_named("heat-f64-500"), name="heat-loop-f64", size=(4096, 10), small=(256, 10), numba=None),
-    on_gpu(case_named("dense-f32-1024"), name="dense-f32", size=(2048,), small=(256,)),
+          (1 << 24, 8), (1 << 18, 8), (9, 3), passes=8, torch=relax_torch, jax=Way(relax_jax, static_argnames="steps")),
+    on_gpu(case_named("heat-f64-500"), name="heat-loop-f64", size=(4096, 10), small=(256, 10), passes=10),
+    on_gpu(case_named("dense-f32-1024"), name="dense-f32", size=(1024,), small=(256,)),
+    # Few terms and many tiles, so that the tiles are as large as at full size.
+    on_gpu(case_named("matmul-f32-2048"), name="matmul-f32", inputs=factors, size=(2048, 2048, 2048),
+           small=(1280, 32, 1280), tiny=(5, 4, 3)),
 ]  # fmt: skip

@@ -131,5 +131,20 @@ class EmulatedArray:
         flat = self.gpu.download(self.buffer, self.offset, self.dtype, self.size)
         return flat.reshape(self.shape)
 
+    def like(self, array: Any) -> EmulatedArray:
+        """Return a copy of an array of the host beside this one."""
+        plain = np.array(array, order="C", copy=None)
+        buffer = self.gpu.allocate(plain.nbytes)
+        if plain.nbytes:
+            self.gpu.upload(plain, buffer)
+        return EmulatedArray(self.gpu, buffer, 0, plain.dtype, plain.shape)
+
+    def __getitem__(self, key: Any) -> EmulatedArray:
+        return self if isinstance(key, tuple) and not key else self.like(self.get()[key])
+
+    def item(self) -> Any:
+        """Return the only element as a Python number."""
+        return self.get().item()
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.get() if dtype is None else self.get().astype(dtype)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dsl.codegen.cuda.ops import LOWERINGS
 from dsl.codegen.cuda.steps import Step
 from dsl.ir.graph import Node
 
 if TYPE_CHECKING:
     from dsl.codegen.cuda.lower import Lowering
 
-__all__ = ["LOWERINGS", "lower", "supported"]
+__all__ = ["LOWERINGS", "TAKES_TURNED", "lower", "supported"]
 
-LOWERINGS: dict[str, tuple[Callable[[Node], bool], Callable[[Lowering, Node], Step]]] = {}
-"""By op: whether a node can be lowered, and what lowers it."""
+TAKES_TURNED = frozenset(("matmul",))
+"""Ops that take an array with its axes in another order as it is (`Lowering.turned`)."""
 
 
 def supported(node: Node) -> bool:

@@ -38,7 +38,7 @@ from dsl.codegen.llvm import Module
 from dsl.codegen.plan import Kernel, Root, Single, Stage, Statement, plan, reads_of
 from dsl.codegen.region import _is_expensive, is_native
 from dsl.codegen.standins import StandIn
-from dsl.ir.dims import DimLike, lower_bound
+from dsl.ir.dims import Dim, DimLike, lower_bound, symbols_of
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.types import Shape, TensorType, size_of
 
@@ -70,6 +70,8 @@ class Lowering:
         self.layouts = Layouts(self.modes, self.strided.__contains__)
         self.kernels: dict[str, tuple[Geometry, str]] = {}  # by name, with what it does
         self.fallbacks: list[tuple[str, Any]] = []
+        # Arrays with their axes in another order, not copied: the array, and the order.
+        self.turned: dict[Value, tuple[Value, tuple[int, ...]]] = {}
         self.body = _Region(self, graph).lower()
 
     def source(self, stem: str) -> Source:
@@ -91,6 +93,10 @@ class _Region:
             operands = node.inputs[len(node.inputs) - len(node.dims) :]
             for symbol, operand in zip(node.dims, operands, strict=True):
                 self.body.sources.setdefault(symbol, operand)
+        bare = (d for p in graph.params if is_array(p) for d in p.shape if isinstance(d, Dim))
+        self.body.own = frozenset(
+            [*(d for d in bare if symbols_of(d) == [d]), *self.body.sources]
+        )
         self.last: dict[Value, int] = {}
         self.steps: list[Step] = []
         self.dying: list[list[Value]] = []
@@ -103,8 +109,8 @@ class _Region:
         for k, statement in enumerate(made.statements):
             for value in self.reads(statement):
                 self.last[value] = k
-        for value in self.graph.results:
-            self.last[value] = len(made.statements)
+        for value in (*self.graph.results, *self.body.sources.values()):
+            self.last[value] = len(made.statements)  # who asks for a size may come late
         self.readers = _readers(made.statements)
         for k, statement in enumerate(made.statements):
             self.now = k
@@ -339,12 +345,25 @@ class _Region:
         if node.op.name == "assert":
             self.emit(Check(lambda frame: bool(frame.number(node.inputs[0]))))
             return
-        self.settle_all(node)
         if library.supported(node):
+            for value in node.inputs:
+                if not (node.op.name in library.TAKES_TURNED and self.is_turned(value)):
+                    self.settle(value)
             self.emit(library.lower(self.lowering, node))
             return
+        self.settle_all(node)
         self.lowering.fallbacks.append((node.op.name, node.loc))
         self.emit(HostCall(node))
+
+    def is_turned(self, value: Value) -> bool:
+        """Note a value that is an array in memory with its axes in another order."""
+        node = value.node
+        if node.op.name != "transpose" or value in self.materialised:
+            return False
+        if not is_array(value) or not self.in_memory(node.inputs[0]):
+            return False
+        self.lowering.turned[value] = node.inputs[0], tuple(node.attrs["axes"])
+        return True
 
     def _control(self, node: Node) -> None:
         self.settle_all(node)

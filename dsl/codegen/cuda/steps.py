@@ -42,10 +42,12 @@ class Body:
     steps: list[tuple[Step, tuple[Value, ...]]] = field(default_factory=list)
     sources: dict[Dim, Value] = field(default_factory=dict)
     unused: tuple[Value, ...] = ()  # params that no step reads
+    own: frozenset[Dim] = frozenset()  # symbols that the params or operands give, whatever they are outside
 
     def run(self, outer: Frame, args: Sequence[Any]) -> list[Any]:
         """Run the steps and return the results; an arg that nothing else names may be overwritten."""
-        frame = Frame(outer.context, self.sources, outer.sizes)
+        known = {symbol: n for symbol, n in outer.sizes.items() if symbol not in self.own}
+        frame = Frame(outer.context, self.sources, known)
         for param, arg in zip(self.params, args, strict=True):
             frame.bind(param, arg)
         for param in self.unused:
@@ -87,7 +89,7 @@ class Made:
     """
 
     values: tuple[Value, ...]
-    launches: Sequence[Launch]
+    launches: Sequence[Step]
     reuse: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
     scratch: tuple[Value, ...] = ()
     positive: tuple[DimLike, ...] = ()

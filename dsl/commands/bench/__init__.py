@@ -41,6 +41,8 @@ def run(words: Sequence[str]) -> int:
 
         return run_mpi(_parser().parse_args(words[1:]).json)
     given = _parser().parse_args(words)
+    if given.static and given.family != "cuda":
+        raise ConfigError("--static is for kernels", remedy="python -m dsl bench cuda --static")
     if given.family:
         return _run_family(given)
     cases = _chosen(given)
@@ -67,7 +69,12 @@ def run(words: Sequence[str]) -> int:
 
 
 def _run_family(given: argparse.Namespace) -> int:
-    """Measure rates instead of calls."""
+    """Measure rates instead of calls, or on a GPU."""
+    if given.family == "cuda":
+        from dsl.commands.bench.cuda import run_cuda
+
+        _check_files(given)
+        return run_cuda(given, PACES)
     from dsl.commands.bench.executor import RATES, run_rates
 
     if given.list:
@@ -139,9 +146,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dsl bench", description=__doc__)
     add = parser.add_argument
     add(
-        "family", nargs="?", choices=["executor"],
-        help="executor: rates of steps, tokens, loops and queues, TensorFlow beside them",
+        "family", nargs="?", choices=["executor", "cuda"],
+        help="executor: rates of steps, tokens, loops and queues, TensorFlow beside them; "
+        "cuda: on an NVIDIA GPU, beside CuPy, JAX and PyTorch",
     )  # fmt: skip
+    add("--static", action="store_true", help="cuda: what is known of the kernels without a GPU")
     add("--full", action="store_true", help="every case, measured longer, torch.compile included")
     add("--quick", action="store_true", help="every case at a tiny size: whether it works")
     add("--case", action="append", metavar="PATTERN", help="cases whose name or row contains this")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
@@ -16,17 +14,17 @@ _MOVES = {"where", "cast", "bitcast", "positive", "real", "imag", "complex"}
 _REDUCTIONS = {"sum", "prod", "max", "min", "cumsum", "cumprod", "cummax", "cummin"}
 
 
-def count_flops(graph: Graph, numbers: Mapping[Value, Any]) -> Counter[str]:
-    """Return operations on floats by dtype; `numbers` are params that tell how often loops turn.
+def count_flops(graph: Graph, trips: int = 1) -> Counter[str]:
+    """Return operations on floats by dtype; `trips` is how often loops turn where the graph does not tell.
 
-    `exp` counts as one, a fused multiply and add as two. Of the sides of a branch all are counted, of a `while` one trip.
+    `exp` counts as one, a fused multiply and add as two. Of the sides of a branch all are counted.
     """
     found: Counter[str] = Counter()
     for node in graph.nodes:
-        trips = _trips(node, numbers)
+        times = _times(node, trips)
         for region in node.regions:
-            inner = count_flops(region, {})
-            found.update({name: trips * count for name, count in inner.items()})
+            inner = count_flops(region, trips)
+            found.update({name: times * count for name, count in inner.items()})
         name, count = _of_node(node)
         if count:
             found[name] += count
@@ -45,7 +43,8 @@ def _of_node(node: Node) -> tuple[str, int]:
 def _count(node: Node, made: int) -> int:
     name = node.op.name
     if name == "matmul":
-        return 2 * made * int(node.inputs[0].shape[-1])
+        inner = node.inputs[0].shape[-1]
+        return 2 * made * inner if isinstance(inner, int) else 0
     if name in _REDUCTIONS:
         return _elements(node.inputs[0])
     return made if node.op.has(Trait.ELEMENTWISE) and name not in _MOVES else 0
@@ -56,10 +55,8 @@ def _elements(value: Value) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _trips(node: Node, numbers: Mapping[Value, Any]) -> int:
-    if node.op.name != "scan":
-        return 1
-    operand = node.inputs[0]
-    if operand.node.op.name == "const":
-        return int(operand.node.attrs["value"].array)
-    return int(numbers.get(operand, 1))
+def _times(node: Node, trips: int) -> int:
+    """How often the regions of a node run."""
+    if node.op.name == "scan" and node.inputs[0].node.op.name == "const":
+        return int(node.inputs[0].node.attrs["value"].array)
+    return trips if node.op.name in ("scan", "while") else 1

@@ -21,12 +21,14 @@ class GpuCase(Case):
 
     `size` is for a GPU, `small` for the emulator: rows are as long as at full size and there are fewer of them, so that the
     same kernels are made. CuPy runs the program as it stands, unless `cupy` is another. `needed` returns the bytes of the
-    inputs that are read, where they are not all; what is moved should be at most `bar` times the least that can be.
+    inputs that are read, where they are not all; a loop goes over its arrays in `passes`. What is moved should be at most
+    `bar` times the least that can be.
     """
 
     small: tuple[int, ...]
     cupy: Way | Function | None = None
     needed: Callable[..., int] | None = None
+    passes: int = 1
     bar: float | None = None
 
     def __post_init__(self) -> None:

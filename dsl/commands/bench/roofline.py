@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dsl.codegen.cuda.device import Target
+
 __all__ = ["GPUS", "Gpu", "Work"]
 
 
@@ -16,7 +18,7 @@ class Gpu:
     """Published peaks: bytes and operations a second; `lanes` of float32 in a multiprocessor, which has four schedulers."""
 
     name: str
-    sm: int
+    target: Target
     bandwidth: float
     float32: float
     float64: float
@@ -31,10 +33,10 @@ class Gpu:
 # Data sheets of T4 (2018), A100 80 GB SXM (2021), H100 SXM (2023) and the Blackwell technical brief, HGX B200 (2024). That of
 # T4 leaves float64 out; a multiprocessor of sm_75 has 2 lanes of it for 64 of float32 (CUDA C++ Programming Guide).
 GPUS = (
-    Gpu("T4", 75, 320e9, 8.1e12, 8.1e12 / 32, 64),
-    Gpu("A100", 80, 2039e9, 19.5e12, 9.7e12, 64),
-    Gpu("H100", 90, 3350e9, 67e12, 34e12, 128),
-    Gpu("B200", 100, 8000e9, 80e12, 40e12, 128),
+    Gpu("T4", Target(75, 63), 320e9, 8.1e12, 8.1e12 / 32, 64),
+    Gpu("A100", Target(80, 70), 2039e9, 19.5e12, 9.7e12, 64),
+    Gpu("H100", Target(90, 78), 3350e9, 67e12, 34e12, 128),
+    Gpu("B200", Target(100, 86), 8000e9, 80e12, 40e12, 128),
 )
 
 

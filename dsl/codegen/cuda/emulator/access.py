@@ -23,7 +23,7 @@ from dsl.codegen.cuda.emulator.ufuncs import LLVM_TYPES, build
 __all__ = [
     "BLOCK_SINCE", "CLOCK", "ERROR", "HOST", "LANE", "MISPLACED", "OFFSETS", "OTHER", "OUTSIDE", "PLACE", "RACE",
     "READS", "REGION_CELLS", "SHIFT", "SIZE", "START", "UNWRITTEN", "WARPS", "WARP_SINCE", "WRITES", "atomic",
-    "load", "store",
+    "load", "store", "verify",
 ]  # fmt: skip
 
 # Cells of a region.
@@ -346,6 +346,39 @@ def store(kind: str, width: int = 1, checked: bool = False, strong: bool = False
         f"u8 u8 i8 u8 {inputs} -> u1",
         "\n".join(body),
         _declarations(checked),
+    )
+
+
+@cache
+def verify(kind: str, width: int = 1) -> np.ufunc:
+    """`verify(address, offset, lane, region, value, ...)`: RACE unless memory still holds what was just stored."""
+    t = LLVM_TYPES[kind]
+    body = [_guard(kind, width, ""), "go:", "%p = call ptr @host(ptr %region, i64 %place)"]
+    same = "true"
+    for i in range(width):
+        body += [
+            f"%p{i} = getelementptr {t}, ptr %p, i64 {i}",
+            f"%v{i} = load {t}, ptr %p{i}, align 1",
+            f"%eq{i} = icmp eq {t} %v{i}, %{chr(101 + i)}",
+            f"%same{i} = and i1 %eq{i}, {same}",
+        ]
+        same = f"%same{i}"
+    body += [
+        f"br i1 {same}, label %fine, label %lost",
+        "lost:",
+        f"call void @refuse(ptr %region, i64 {RACE}, i64 0, i64 0, i64 %place)",
+        "br label %no",
+        "fine:",
+        "ret i8 1",
+        "no:",
+        "ret i8 0",
+    ]
+    inputs = " ".join([kind] * width)
+    return build(
+        f"verify_{kind}_{width}",
+        f"u8 u8 i8 u8 {inputs} -> u1",
+        "\n".join(body),
+        _declarations(False),
     )
 
 

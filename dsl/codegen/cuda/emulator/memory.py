@@ -12,6 +12,7 @@ is filled with 0xFF bytes (NaN, or -1), as a GPU's is with anything but zeros.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right, insort
 from typing import Any
 
@@ -59,23 +60,26 @@ class Memory:
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit, self.in_use = limit, 0
+        # A launch holds the lock: regions have one error cell each.
+        self.lock = threading.RLock()
         self._next = _FIRST
         self._starts: list[int] = []
         self._allocations: dict[int, Allocation] = {}
         self._freed: dict[int, int] = {}
         self._last = self.nowhere = Allocation(1, 0, "nowhere")
 
-    def allocate(self, nbytes: int, space: str = "global") -> int:
+    def allocate(self, nbytes: int) -> int:
         """The address of `nbytes` new bytes, a multiple of 256; MemoryError over the limit."""
         nbytes = int(nbytes)
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes")
-        if space == "global":
-            if self.limit is not None and self.in_use + nbytes > self.limit:
-                raise MemoryError(
-                    f"{nbytes} bytes more than fit: {self.in_use} of {self.limit} in use"
-                )
-            self.in_use += nbytes
+        if self.limit is not None and self.in_use + nbytes > self.limit:
+            raise MemoryError(f"{nbytes} bytes more than fit: {self.in_use} of {self.limit} in use")
+        self.in_use += nbytes
+        return self.place(nbytes, "global")
+
+    def place(self, nbytes: int, space: str) -> int:
+        """Like `allocate`, for a module's own variables: in a state space, and not counted."""
         start = self._next
         self._next += -(-(nbytes + _GAP) // _ALIGN) * _ALIGN
         self._allocations[start] = Allocation(start, nbytes, space)
@@ -85,11 +89,10 @@ class Memory:
     def free(self, address: int) -> None:
         """Give back what `allocate` returned."""
         allocation = self._owned(address)
-        del self._allocations[allocation.start]
+        self.in_use -= allocation.nbytes
         self._starts.remove(allocation.start)
+        del self._allocations[allocation.start]
         self._freed[allocation.start] = allocation.nbytes
-        if allocation.space == "global":
-            self.in_use -= allocation.nbytes
         self._last = self.nowhere
 
     def write(self, address: int, array: Array) -> None:

@@ -89,7 +89,7 @@ class PtxModule:
         counters = Counters()
         total, size = extent[0] * extent[1] * extent[2], threads[0] * threads[1] * threads[2]
         step = _blocks_at_once(layout, size, lanes)
-        with np.errstate(all="ignore"):
+        with memory.lock, np.errstate(all="ignore"):
             for first in range(0, total, step):
                 geometry = Geometry(extent, threads, first, min(step, total - first), int(shared))
                 chunk = Chunk(
@@ -120,7 +120,7 @@ class PtxModule:
     def _addresses(self, memory: Memory) -> list[int]:
         """Where the module's variables lie in a memory; placed and filled when first needed."""
         if memory not in self._placed:
-            places = [memory.allocate(v.bytes, v.space) for v in self._globals]
+            places = [memory.place(v.bytes, v.space) for v in self._globals]
             self._placed[memory] = places
             by_name = {v.name: place for v, place in zip(self._globals, places)}
             for variable, place in zip(self._globals, places):
@@ -132,7 +132,8 @@ def _initial(variable: Variable, places: dict[str, int]) -> bytes:
     data = bytearray(variable.data.ljust(variable.bytes, b"\0"))
     for r in variable.relocations:
         if r.symbol not in places:
-            raise PtxError(f"{variable.name} is initialised with the address of {r.symbol}, which is not a variable", line=variable.line)  # fmt: skip
+            what = f"{variable.name} is initialised with the address of {r.symbol}, which is not a variable"
+            raise PtxError(what, line=variable.line)
         value = places[r.symbol] + r.addend >> r.shift & (1 << 8 * r.bytes) - 1
         data[r.offset : r.offset + r.bytes] = value.to_bytes(r.bytes, "little")
     return bytes(data)

@@ -213,7 +213,8 @@ def operation(name: str, kind: str = "") -> np.ufunc:
     values = {
         "t": text, "bits": bits, "top": bits - 1, "w": f"i{2 * bits}", "m": f"f{bits}",
         "to32": {16: "zext i16 %x to i32", 32: "add i32 %x, 0", 64: "trunc i64 %x to i32"}.get(bits, ""),
-        "p_cast": _resize("%ps", bits, text), "l_cast": _resize("%ls", bits, text), "up_cast": _resize("%up", bits, text), "down_cast": _resize("%down", bits, text), "odd": _ODD,
+        "p_cast": _resize("%ps", bits, text), "l_cast": _resize("%ls", bits, text),
+        "up_cast": _resize("%up", bits, text), "down_cast": _resize("%down", bits, text), "odd": _ODD,
     }  # fmt: skip
     body = body.format(**values)
     signature = signature.replace("K", kind).replace("W", _WIDER.get(kind, ""))

@@ -43,7 +43,9 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(version|target|address_size|file|loc)\b(.*)$", re.MULTILINE)
+_LINE_DIRECTIVE = re.compile(
+    r"^[ \t]*\.(version|target|address_size|file|loc)\b(.*)$", re.MULTILINE
+)
 _SECTION = re.compile(r"^\s*\.section\b[^{]*\{.*?^\s*\}", re.MULTILINE | re.DOTALL)
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
 _SPACES = {".global", ".const", ".shared", ".local", ".param"}
@@ -93,6 +95,8 @@ def _tokens(text: str, source: Source) -> list[Token]:
         kind, word = match.lastgroup or "", match[0]
         if kind == "space":
             line += word.count("\n")
+        elif word[0] == "." and "." in word[1:]:
+            result += [(kind, f".{part}", line) for part in word[1:].split(".")]
         else:
             result.append((kind, word, line))
         position = match.end()
@@ -317,7 +321,8 @@ class _Parser:
                 self.read_statement(function)
 
     def read_statement(self, function: Function) -> None:
-        assert self.scope is not None and function.body is not None
+        assert self.scope is not None
+        assert function.body is not None
         word = self.word
         if word == ".reg":
             self.read_registers(function)
@@ -363,7 +368,8 @@ class _Parser:
         self.expect(";")
 
     def read_label(self, function: Function) -> None:
-        assert self.scope is not None and function.body is not None
+        assert self.scope is not None
+        assert function.body is not None
         label = self.scope.place(self.next())
         self.expect(":")
         if self.word == ".branchtargets":

@@ -175,7 +175,8 @@ class Program:
         place, local = SHARED_START, LOCAL_START
         pieces: list[tuple[int, int]] = []
         owned = [v for f in self.functions for v in f.variables]
-        module = list(self.source.variables.values())
+        used = self._named()
+        module = [v for v in self.source.variables.values() if v in used]
         for v in [v for v in module + owned if v.space == "shared" and v.count is not None]:
             place = -(-place // max(v.align, 16)) * max(v.align, 16)
             self.places[v] = place
@@ -194,6 +195,16 @@ class Program:
             self.places[v] = PARAM_WINDOW + offset
         end = max((start + size for start, size in pieces), default=SHARED_START)
         return Layout(end, local, pieces, self._granule())
+
+    def _named(self) -> set[Variable]:
+        """The variables that instructions name."""
+        found = set()
+        for instruction in self._instructions():
+            for operand in instruction.operands:
+                base = operand.base if isinstance(operand, Address) else operand
+                if isinstance(base, Variable):
+                    found.add(base)
+        return found
 
     def _granule(self) -> int:
         sizes = [
@@ -235,6 +246,10 @@ class Program:
 
     def _emit(self, block: Block) -> Emitter:
         emitter = Emitter(self, self.kernel.name)
+        if block.meets == "warp":
+            # The scheduler looks at the member mask before the block runs.
+            emitter.instruction = block.instructions[0]
+            emitter.read(block.instructions[0].operands[-1], "u4")
         for instruction in block.instructions:
             emitter.emit(instruction)
         if block.last is not None:
@@ -281,7 +296,7 @@ class Program:
         i = self.index(register)
         if home in versions:
             return f"R[{i}] = {versions[home]}"
-        have, name = next(iter(versions.items()))
+        name = next(iter(versions.values()))
         maybe = name.startswith("r")
         return f"R[{i}] = None if {name} is None else {name}.view({home})" if maybe else f"R[{i}] = {name}.view({home})"  # fmt: skip
 

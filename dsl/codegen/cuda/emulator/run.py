@@ -24,6 +24,7 @@ from dsl.codegen.cuda.emulator.syntax import Immediate, Instruction, Register
 __all__ = ["run_chunk"]
 
 Array = np.ndarray[Any, Any]
+_FAIR = 1024
 
 
 def run_chunk(program: Program, chunk: Chunk, limit: int) -> None:
@@ -35,7 +36,7 @@ class _Scheduler:
     def __init__(self, program: Program, chunk: Chunk, limit: int) -> None:
         self.program, self.chunk, self.limit = program, chunk, limit
         self.waiting: dict[int, list[Group]] = {}
-        self.count = 0
+        self.count = self.choices = 0
         self.names = [
             [i.opcode for i in b.instructions] + ([b.last.opcode] if b.last else [])
             for b in program.blocks
@@ -135,9 +136,13 @@ class _Scheduler:
     # Meeting --------------------------------------------------------------------------------------------------------
 
     def choose(self) -> tuple[int, Group]:
-        """The lowest block that lanes may enter, with those lanes."""
+        """The lowest block that lanes may enter, with those lanes; now and then the highest.
+
+        The exception lets a lane that holds a lock get on while others spin for it.
+        """
         blocks = self.program.blocks
-        for number in sorted(self.waiting):
+        self.choices += 1
+        for number in sorted(self.waiting, reverse=self.choices % _FAIR == 0):
             group = join(self.waiting[number], self.program.flow.live[number])
             meets = blocks[number].meets
             if not meets:

@@ -68,7 +68,7 @@ class Site:
         """A function (group, address, value, ...)."""
         plain = access.store(kind, width)
         checked = access.store(kind, width, True, strong) if self.checked else plain
-        back = access.load(kind, width)
+        verify = access.verify(kind, width)
 
         def run(group: Group, address: Array, *values: Array) -> None:
             region, lanes = self._region(group, int(address[0]) + self.number & _MASK)
@@ -82,8 +82,11 @@ class Site:
                 )
                 self._scattered(group, address, list(values), region, done, act)
             elif region.space == "global" and group.n > 1 and not strong and group.chunk.checked:
-                stored = back(address, self.offset, lanes, region.handle)
-                self._compare(group, stored if width > 1 else (stored,), values)
+                kept = verify(address, self.offset, lanes, region.handle, *values)
+                if region.cells[access.ERROR]:
+                    region.cells[access.ERROR] = 0
+                    what = "race on global memory: threads store different values to one address"
+                    self._fail(group, int(kept.argmin()), what)
             if group.counters is not None:
                 self._count(group, region, address, True)
 
@@ -96,9 +99,8 @@ class Site:
 
         def run(group: Group, address: Array, *values: Array) -> Array:
             region, lanes = self._region(group, int(address[0]) + self.number & _MASK)
-            if region.space not in ("global", "shared"):
-                if region.cells[access.SIZE]:
-                    self._fail(group, 0, f"atomic on {region.space} memory")
+            if region.space not in ("global", "shared", "nowhere"):
+                self._fail(group, 0, f"atomic on {region.space} memory")
             update = checked if region.space == "shared" and group.chunk.checked else plain
             address = group.spread(address)
             old: Array = update(address, self.offset, lanes, region.handle, *values)
@@ -226,15 +228,6 @@ class Site:
             return "threads of several warps accessed it and no barrier lies between"
         index = group.chunk.geometry.thread_index(who & 0x7FFFFF)
         return f"thread {index} accessed it and no barrier lies between"
-
-    def _compare(self, group: Group, stored: tuple[Array, ...], values: tuple[Array, ...]) -> None:
-        for found, meant in zip(stored, values):
-            if meant.shape[0] == 1 and found.shape[0] == 1:
-                continue
-            wrong = found != meant
-            if wrong.any():
-                what = "race on global memory: threads store different values to one address"
-                self._fail(group, int(group.spread(wrong).argmax()), what)
 
     def _fail(self, group: Group, position: int, what: str) -> NoReturn:
         group.chunk.fail(self.instruction, what, int(group.lanes[position]))

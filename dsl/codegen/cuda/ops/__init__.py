@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dsl.codegen.cuda.ops import extremum, matmul, running
+from dsl.codegen.cuda.ops import extremum, matmul, nonzero, random, running, search, sorting, unique
 from dsl.codegen.cuda.steps import Step
 from dsl.ir.graph import Node
 
@@ -20,5 +20,10 @@ __all__ = ["LOWERINGS"]
 LOWERINGS: dict[str, tuple[Callable[[Node], bool], Callable[[Lowering, Node], Step]]] = {
     **extremum.LOWERINGS,
     **running.LOWERINGS,
+    **sorting.LOWERINGS,
+    **search.LOWERINGS,
+    **nonzero.LOWERINGS,
+    **unique.LOWERINGS,
+    **random.LOWERINGS,
     **matmul.LOWERINGS,
 }

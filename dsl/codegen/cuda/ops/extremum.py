@@ -7,7 +7,6 @@ the second chooses among them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +24,6 @@ from dsl.codegen.cuda.ops.lines import (
     is_along,
     spot_of,
 )
-from dsl.codegen.cuda.source import Source
 from dsl.codegen.cuda.steps import Launch, Made, Step
 from dsl.codegen.cuda.teams import Team
 from dsl.codegen.elementwise.comparisons import compare, is_nan
@@ -44,17 +42,13 @@ __all__ = ["LOWERINGS"]
 _LAST = np.iinfo(np.int64).max
 
 
-@dataclass
 class _Extremum(Made):
     """Launches that need an element in each line."""
 
-    node: ir.Node | None = None
-
     def run(self, frame: Frame) -> None:
-        assert self.node is not None
-        (x,), (value,) = self.node.inputs, self.node.outputs
-        empty = frame.size(x.shape[self.node.attrs["axis"]]) == 0
-        if empty and frame.size(size_of(value.shape)):
+        (value,) = self.values
+        (x,), axis = value.node.inputs, value.node.attrs["axis"]
+        if frame.size(x.shape[axis]) == 0 and frame.size(size_of(value.shape)):
             raise Wrong
         super().run(frame)
 
@@ -64,7 +58,7 @@ def _lower(lowering: Lowering, node: ir.Node) -> Step:
     count, length = size_of(value.shape), x.shape[axis]
     team = choose_team(count, length, is_along(x.shape, axis))
     if team.chunk is None:
-        return _Extremum((value,), [_kernel(lowering, node, team, value, None)], node=node)
+        return _Extremum((value,), [_kernel(lowering, node, team, value, None)])
     parts = StandIn(None, TensorType(I64, (count, chunks_of(team, length))))
     last = choose_team(count, parts.shape[1], True)
     last = Team(last.threads, last.rows, True)
@@ -72,7 +66,7 @@ def _lower(lowering: Lowering, node: ir.Node) -> Step:
         _kernel(lowering, node, team, parts, None),
         _kernel(lowering, node, last, value, parts),
     ]
-    return _Extremum((value,), launches, scratch=(parts,), node=node)
+    return _Extremum((value,), launches, scratch=(parts,))
 
 
 def _kernel(

@@ -18,7 +18,10 @@ from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike
 from dsl.ir.types import Shape, size_of
 
-__all__ = ["Lines", "Spot", "chunks_of", "choose_team", "flat", "geometry_of", "is_along", "spot_of"]
+__all__ = [
+    "Lines", "Spot", "choose_team", "chunks_of", "flat", "geometry_of", "is_along", "offset", "spot_of", "stack_axes",
+    "thread_number",
+]  # fmt: skip
 
 _WARP_LINE = 1024  # points of a line that a warp sweeps alone, at most
 _FEW_BLOCKS = 128
@@ -55,9 +58,14 @@ def flat(array: Array, place: Operand, owner: Source | Lines) -> Value:
     return Array(array.dtype, array.pointer, (0,), (1,)).address(owner.fn, (place,))
 
 
-def offset(
-    owner: Source | Lines, axes: list[tuple[Operand, Operand]], number: Operand
-) -> Operand:
+def thread_number(source: Source) -> Value:
+    """Return the number of a thread in the whole grid, of blocks of the usual size."""
+    fn = source.fn
+    place = fn.add(fn.mul(source.index("ctaid.x"), BLOCK), source.index("tid.x"))
+    return fn.as_value(place, "i64")
+
+
+def offset(owner: Source | Lines, axes: list[tuple[Operand, Operand]], number: Operand) -> Operand:
     """Return where the point of a space with a number is: axes are sizes and strides."""
     fn = owner.fn
     place: Operand = 0
@@ -83,6 +91,28 @@ def _other_axes(
 
 def _around(shape: Shape, axis: int) -> tuple[DimLike, DimLike, DimLike]:
     return size_of(shape[:axis]), shape[axis], size_of(shape[axis + 1 :])
+
+
+def stack_axes(
+    source: Source, batch: Shape, value: ir.Value, array: Array, core: int
+) -> list[tuple[Operand, Operand]]:
+    """Return the sizes of a stack and the strides of an operand along it, whose last `core` axes are not of the stack.
+
+    An axis along which the operand is broadcast has the stride 0.
+    """
+    fn, own = source.fn, value.shape[: max(0, len(value.shape) - core)]
+    missing = len(batch) - len(own)
+    found: list[tuple[Operand, Operand]] = []
+    for k, size in enumerate(batch):
+        stride: Operand = 0
+        if k >= missing:
+            dim, stride = own[k - missing], array.strides[k - missing]
+            if isinstance(dim, int):
+                stride = 0 if dim == 1 else stride
+            elif dim != size:
+                stride = fn.select(fn.compare("eq", source.dim(dim), 1), 0, stride)
+        found.append((source.dim(size), stride))
+    return found
 
 
 # -- who does what ----------------------------------------------------------------------------------------------------

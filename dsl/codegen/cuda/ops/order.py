@@ -16,9 +16,16 @@ from dsl.codegen.library.keys import from_order, key_type, sort_key, to_order
 from dsl.codegen.llvm import Function, Value
 from dsl.ir.types import is_float
 
-__all__ = ["Order", "Words"]
+__all__ = ["Order", "Words", "word_dtypes"]
 
 Words = Sequence[Value]
+
+
+def word_dtypes(dtype: np.dtype) -> list[np.dtype]:
+    """Return the dtypes of the words of an element."""
+    if dtype.kind == "c":
+        return [np.dtype(f"i{dtype.itemsize // 2}")] * 2
+    return [np.dtype(f"i{dtype.itemsize}")]
 
 
 class Order:
@@ -28,9 +35,8 @@ class Order:
         self.fn, self.dtype, self.exact = fn, dtype, exact
         self.is_complex = dtype.kind == "c"
         self.part = np.dtype(f"f{dtype.itemsize // 2}") if self.is_complex else dtype
-        self.word = np.dtype(f"i{self.part.itemsize}")
-        self.words = 2 if self.is_complex else 1
-        self.last = int(np.iinfo(self.word).max)
+        self.dtypes = word_dtypes(dtype)
+        self.last = int(np.iinfo(self.dtypes[0]).max)
 
     def load(self, address: Value) -> Words:
         """Load an element as words."""
@@ -65,7 +71,7 @@ class Order:
 
     def greatest(self) -> Words:
         """Return words that nothing comes after."""
-        return [Value(str(self.last), key_type(self.part))] * self.words
+        return [Value(str(self.last), key_type(self.part))] * len(self.dtypes)
 
     def less(self, a: Words, b: Words) -> Value:
         """Return whether an element comes before another."""
@@ -73,6 +79,10 @@ class Order:
             return self.fn.compare("slt", a[0], b[0])
         before, _ = self._compared(a, b)
         return before
+
+    def has_nan(self, words: Words) -> Value:
+        """Return whether a part of a complex number is NaN."""
+        return self.fn.compare("ne", self._ranks(words)[0], 0)
 
     def less_or_same(self, a: Words, i: Value, b: Words, j: Value) -> Value:
         """Return whether an element comes before another, or is equal to it and has a smaller index."""

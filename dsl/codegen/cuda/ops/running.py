@@ -52,9 +52,7 @@ def _lower(lowering: Lowering, node: ir.Node) -> Step:
     return Made((y,), launches, scratch=scratch)
 
 
-LOWERINGS = dict.fromkeys(
-    ("cumsum", "cumprod", "cummax", "cummin"), (lambda node: True, _lower)
-)
+LOWERINGS = dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), (lambda node: True, _lower))
 
 
 def emit_running(
@@ -100,9 +98,7 @@ def _work(name: str, dtype: np.dtype) -> np.dtype:
 class _Scan:
     """Emits one kernel."""
 
-    def __init__(
-        self, lowering: Lowering, name: str, x: ir.Value, axis: int, team: Team
-    ) -> None:
+    def __init__(self, lowering: Lowering, name: str, x: ir.Value, axis: int, team: Team) -> None:
         self.lowering, self.name, self.team, self.axis = lowering, name, team, axis
         self.source = lowering.source(name)
         self.fn = self.source.fn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsl.codegen.cuda.grid import BLOCK, Geometry, ceil_div
-from dsl.codegen.cuda.ops.lines import flat, offset
+from dsl.codegen.cuda.ops.lines import flat, offset, thread_number
 from dsl.codegen.cuda.ops.order import Order, Words
 from dsl.codegen.cuda.source import Source
 from dsl.codegen.cuda.steps import Made, Step
@@ -16,14 +16,7 @@ from dsl.ir.types import size_of
 if TYPE_CHECKING:
     from dsl.codegen.cuda.lower import Lowering
 
-__all__ = ["LOWERINGS", "thread_number"]
-
-
-def thread_number(source: Source) -> Value:
-    """Return the number of a thread in the whole grid."""
-    fn = source.fn
-    place = fn.add(fn.mul(source.index("ctaid.x"), BLOCK), source.index("tid.x"))
-    return fn.as_value(place, "i64")
+__all__ = ["LOWERINGS"]
 
 
 def _lower(lowering: Lowering, node: ir.Node) -> Step:

@@ -1,79 +1,74 @@
 """Sorts, of values and of indices, along an axis.
 
-Lines of up to 1024 elements are sorted by networks: a thread has an element, and compares it with another's, of its warp
-by a shuffle, else through shared memory, in two buffers, so that a step needs one barrier. Longer lines are sorted by
-tiles of as many, which are merged in passes through memory: each thread finds by a binary search where its element goes.
-Elements beyond the end of a line come last. Indices are compared where elements are equal, so that sorts of indices are
-stable; in sorts of values that cannot be seen.
+Lines of up to 1024 elements are sorted by networks (`networks`). Longer ones are sorted by tiles of as many, which are
+merged in passes through memory: each thread finds by a binary search where its element goes. Sorts of indices are stable;
+in sorts of values that cannot be seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsl.codegen.arrays import Scalar, load_scalar, store_scalar
+from dsl.codegen.arrays import store_scalar
 from dsl.codegen.cuda.frame import Frame
 from dsl.codegen.cuda.grid import BLOCK, Geometry, ceil_div
-from dsl.codegen.cuda.ops.lines import Lines, flat, is_along
-from dsl.codegen.cuda.ops.order import Order, Words
-from dsl.codegen.cuda.ops.search import thread_number
+from dsl.codegen.cuda.ops.lines import Lines, flat, thread_number
+from dsl.codegen.cuda.ops.networks import TILE, Network, Sort, plain_words
+from dsl.codegen.cuda.ops.order import Order, Words, word_dtypes
 from dsl.codegen.cuda.source import Argument
 from dsl.codegen.cuda.steps import Launch, Made, Step
-from dsl.codegen.cuda.teams import WARP, power_of_two, shuffled
-from dsl.codegen.llvm import Operand, Value
+from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.standins import StandIn
 from dsl.ir import graph as ir
-from dsl.ir.dims import DimLike, Symbol
-from dsl.ir.types import BY_NAME, I64, TensorType, size_of
+from dsl.ir.dims import Dim, DimLike, Symbol
+from dsl.ir.types import I64, TensorType, size_of
 
 if TYPE_CHECKING:
     from dsl.codegen.cuda.lower import Lowering
 
-__all__ = ["LOWERINGS", "emit_sort"]
+__all__ = ["LOWERINGS", "emit_argsort"]
 
-_TILE = 1024  # elements that a block sorts, at most: one for each thread
-I32 = BY_NAME["i32"]
+Emitted = tuple[list[Step], dict[ir.Value, tuple[ir.Value, ...]], tuple[ir.Value, ...]]
+"""What runs, which operands are overwritten, and the memory that is needed meanwhile."""
 
 
 def _lower(lowering: Lowering, node: ir.Node) -> Step:
     (x,), (y,) = node.inputs, node.outputs
     descending = bool(node.attrs.get("descending"))
-    return emit_sort(lowering, x, y, node.attrs["axis"], node.op.name == "argsort", descending)
+    sort = Sort(lowering, x, y, node.attrs["axis"], node.op.name == "argsort", descending)
+    return Made((y,), *_emit(sort))
 
 
 LOWERINGS = dict.fromkeys(("sort", "argsort"), (lambda node: True, _lower))
 
 
-def emit_sort(
-    lowering: Lowering, x: ir.Value, y: ir.Value, axis: int, indices: bool, descending: bool = False
-) -> Sorted:
-    """Emit what sorts the lines of x along an axis into y, or the indices that sort them."""
-    sort = _Sort(lowering, x, y, axis, indices, descending)
-    length = x.shape[axis]
-    if isinstance(length, int) and length <= _TILE:
-        return Sorted((y,), [sort.network(None)])
-    order = Order(lowering.source("none").fn, x.dtype)
-    shape = sort.count, length
-    buffers = [
-        tuple(
-            StandIn(None, TensorType(dtype, shape))
-            for dtype in [order.word] * order.words + [I64] * indices
-        )
-        for _ in range(2)
-    ]
-    run = Symbol("run")
-    tiles, merge = sort.network(buffers[0]), sort.merge(*buffers, run)
-    place = sort.place(buffers[0])
-    scratch = buffers[0] + buffers[1]
-    return Sorted((y,), [tiles], scratch=scratch, length=length, run=run, passes=(
-        (merge, place), (_swapped(merge, *buffers), _swapped(place, *buffers)),
-    ))  # fmt: skip
+def emit_argsort(lowering: Lowering, x: ir.Value, y: ir.Value) -> Emitted:
+    """Emit what writes the indices that sort a vector."""
+    return _emit(Sort(lowering, x, y, 0, True))
+
+
+@dataclass(frozen=True)
+class _Merges:
+    """As many passes as the length needs, each of which doubles sorted runs, and what puts the elements into place."""
+
+    length: DimLike
+    size: Dim
+    merge: tuple[Launch, Launch]  # from either set of buffers to the other
+    place: tuple[Launch, Launch]
+
+    def run(self, frame: Frame) -> None:
+        size, turn, length = TILE, 0, frame.size(self.length)
+        while size < length:
+            frame.sizes[self.size] = size
+            self.merge[turn].run(frame)
+            size, turn = 2 * size, 1 - turn
+        self.place[turn].run(frame)
 
 
 def _swapped(launch: Launch, a: Sequence[ir.Value], b: Sequence[ir.Value]) -> Launch:
-    """Return a launch with one set of buffers in the place of another."""
+    """Return a launch with one set of buffers in the place of the other."""
     other = {**dict(zip(a, b, strict=True)), **dict(zip(b, a, strict=True))}
     arguments = [
         Argument(kind, other.get(what, what) if kind == "array" else what, which)
@@ -82,23 +77,88 @@ def _swapped(launch: Launch, a: Sequence[ir.Value], b: Sequence[ir.Value]) -> La
     return Launch(launch.kernel, arguments, launch.geometry)
 
 
-@dataclass
-class Sorted(Made):
-    """Launches that sort: tiles, then as many passes as the length needs, each of which doubles sorted runs."""
+def _emit(sort: Sort) -> Emitted:
+    length = sort.length
+    if isinstance(length, int) and length <= TILE:
+        return [Network(sort, None).emit()], {}, ()
+    dtypes = word_dtypes(sort.x.dtype) + [I64] * sort.indices
+    a, b = (
+        tuple(StandIn(None, TensorType(dtype, (sort.count, length))) for dtype in dtypes)
+        for _ in range(2)
+    )
+    size = Symbol("run")
+    merge, place = _merge(sort, a, b, size), _place(sort, a)
+    passes = _Merges(length, size, (merge, _swapped(merge, a, b)), (place, _swapped(place, a, b)))
+    return [Network(sort, a).emit(), passes], {}, a + b
 
-    length: DimLike = 0
-    run: DimLike = 0
-    passes: tuple[tuple[Launch, Launch], ...] = ()  # merge and place, from either set of buffers
 
-    def run_launches(self, frame: Frame) -> None:
-        for launch in self.launches:
-            launch.run(frame)
-        if not self.passes:
-            return
-        size, turn, length = _TILE, 0, frame.size(self.length)
-        while size < length:
-            assert not isinstance(self.run_symbol, int)
-            frame.sizes[self.run_symbol] = size
-            self.passes[turn][0].run(frame)
-            size, turn = 2 * size, 1 - turn
-        self.passes[turn][1].run(frame)
+# -- merging ----------------------------------------------------------------------------------------------------------
+
+
+def _merge(sort: Sort, a: Sequence[ir.Value], b: Sequence[ir.Value], size: Dim) -> Launch:
+    """Emit the kernel that merges each two runs of a size: a thread finds where its element goes."""
+    source = sort.lowering.source("merge")
+    fn, order, n = source.fn, Order(source.fn, sort.x.dtype), source.dim(sort.length)
+    targets = [Lines(source, v, 1, made=True) for v in b]
+    origins = [Lines(source, v, 1) for v in a]
+    thread, total = thread_number(source), source.dim(sort.count * sort.length)
+    with fn.if_(fn.compare("slt", thread, total)):
+        line, at = fn.binary("udiv", thread, n), fn.binary("urem", thread, n)
+        start = fn.mul(line, n)
+        items = [lines.load(start, at) for lines in origins]
+
+        def load(i: Operand) -> Words:
+            return plain_words([lines.load(start, i) for lines in origins[: len(order.dtypes)]])
+
+        words = plain_words(items[: len(order.dtypes)])
+        place = _merged_place(fn, order, load, words, at, source.dim(size), n)
+        for lines, item in zip(targets, items, strict=True):
+            lines.store(start, place, item)
+    source.finish(BLOCK)
+    geometry = Geometry((ceil_div(sort.count * sort.length, BLOCK), 1), BLOCK)
+    return sort.lowering.done(source, geometry, f"merge of {sort.name}")
+
+
+def _merged_place(
+    fn: Function, order: Order, load: Callable[[Operand], Words], words: Words, at: Value,
+    run: Operand, n: Operand,
+) -> Operand:  # fmt: skip
+    """Return where the element at a place goes: of equal ones those of the left run are first."""
+    both = fn.mul(run, 2)
+    first = fn.mul(fn.binary("udiv", at, both), both)
+    middle, end = fn.minimum(fn.add(first, run), n), fn.minimum(fn.add(first, both), n)
+    is_left = fn.compare("slt", at, middle)
+    start = fn.select(is_left, middle, first)  # of the other run
+    low, high = fn.variable("i64", start), fn.variable("i64", fn.select(is_left, end, middle))
+    with fn.while_(lambda: fn.compare("slt", low.get(), high.get())):
+        probe = fn.binary("lshr", fn.binary("add", low.get(), high.get()), 1)
+        found = load(probe)
+        not_after = fn.invert(order.less(words, found))
+        goes = fn.select(is_left, order.less(found, words), not_after)
+        low.set(fn.select(goes, fn.binary("add", probe, 1), low.get()))
+        high.set(fn.select(goes, high.get(), probe))
+    passed = fn.sub(low.get(), start)
+    return fn.add(fn.sub(at, fn.select(is_left, 0, fn.sub(middle, first))), passed)
+
+
+def _place(sort: Sort, a: Sequence[ir.Value]) -> Launch:
+    """Emit the kernel that puts what is sorted where it belongs: neighbouring threads write neighbours."""
+    source = sort.lowering.source("place")
+    fn, n = source.fn, source.dim(sort.length)
+    order = Order(fn, sort.x.dtype, exact=True)
+    out = source.place(sort.y)
+    origins = [Lines(source, v, 1) for v in a]
+    inner = source.dim(size_of(sort.x.shape[sort.axis + 1 :]))
+    thread, total = thread_number(source), source.dim(sort.count * sort.length)
+    with fn.if_(fn.compare("slt", thread, total)):
+        column, rest = fn.binary("urem", thread, inner), fn.binary("udiv", thread, inner)
+        at, outer = fn.binary("urem", rest, n), fn.binary("udiv", rest, n)
+        if sort.descending:
+            at = fn.binary("sub", fn.sub(n, 1), at)
+        start = fn.mul(fn.add(fn.mul(outer, inner), column), n)
+        items = [lines.load(start, at) for lines in origins]
+        value = items[-1] if sort.indices else order.element(plain_words(items))
+        store_scalar(fn, sort.y.dtype, value, flat(out, thread, source))
+    source.finish(BLOCK)
+    geometry = Geometry((ceil_div(sort.count * sort.length, BLOCK), 1), BLOCK)
+    return sort.lowering.done(source, geometry, f"result of {sort.name}")

@@ -29,7 +29,9 @@ def load_vector(fn: Function, dtype: np.dtype, address: Value, count: int) -> li
         return [load_scalar(fn, dtype, address)]
     kind = f"<{parts} x {part}>"
     whole = fn.load(kind, address, align=count * dtype.itemsize)
-    numbers = [fn.define(part, f"extractelement {kind} {whole.text}, i32 {k}") for k in range(parts)]
+    numbers = [
+        fn.define(part, f"extractelement {kind} {whole.text}, i32 {k}") for k in range(parts)
+    ]
     if dtype.kind == "c":
         return list(zip(numbers[::2], numbers[1::2], strict=True))
     return list(numbers)

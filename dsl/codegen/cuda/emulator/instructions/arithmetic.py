@@ -56,16 +56,22 @@ def _halves(e: Emitter, i: Instruction, formula: floats.Formula) -> None:
 
 
 def _carry(e: Emitter, i: Instruction, symbol: str, kind: str, x: str, y: str) -> None:
-    """add.cc, addc, sub.cc, subc: the carry flag is a register of the function."""
+    """add.cc, addc, sub.cc, subc: the carry flag is a register of the function.
+
+    As in hardware a subtraction adds the complement, so the flag is set when there was *no* borrow; code that reads
+    with addc what sub.cc left (NVIDIA's own 128-bit division) relies on it.
+    """
     flag = e.program.carry
-    result = e.let(f"{x} {symbol} {y}")
-    out = e.let(f"{result} < {x}" if symbol == "+" else f"{x} < {y}")
-    if i.opcode in ("addc", "subc"):
-        carry = e.let(f"{e.register(flag, 'b1')}.astype({kind})")
-        second = e.let(f"{result} {symbol} {carry}")
-        over = f"{second} < {result}" if symbol == "+" else f"{result} < {carry}"
-        out, result = e.let(f"{out} | ({over})"), second
-    e.write(i.operands[0], kind, result)
+    if symbol == "-":
+        y = e.let(f"~{y}")
+    total = e.let(f"{x} + {y}")
+    out = e.let(f"{total} < {x}")
+    if symbol == "-" or i.opcode == "addc":
+        one = e.const(1, kind)
+        carry = one if i.opcode == "sub" else e.let(f"{e.register(flag, 'b1')}.astype({kind})")
+        result = e.let(f"{total} + {carry}")
+        out, total = e.let(f"{out} | ({result} < {total})"), result
+    e.write(i.operands[0], kind, total)
     if "cc" in i.modifiers:
         e.write(flag, "b1", out)
 

@@ -88,12 +88,15 @@ def _set(e: Emitter, i: Instruction) -> None:
     boolean = next((m for m in i.modifiers if m in _BOOLEAN), "")
     if boolean:
         result = e.let(f"{result} {_BOOLEAN[boolean]} {e.predicate(i.operands[3])}")
-    if types[0] == "f32":
-        e.write(i.operands[0], "f4", f"{result}.astype(f4)")
-    elif types[0] in ("u32", "s32"):
-        e.write(i.operands[0], "u4", f"-{result}.astype(u4)")
+    target, packed = types[0], types[1].endswith("x2")
+    if target in floats.FLOATS:
+        working = {"f32": "f4", "f16": "f2", "f16x2": "f2"}.get(target, "f8")
+        floats.finish(e, i, i.operands[0], target, f"{result}.astype({working})")
+    elif packed:
+        e.write(i.operands[0], "u4", f"{e.bind(floats.join2, 'join2')}(-{result}.astype(u2))")
     else:
-        e.unsupported()
+        bits = "u" + KINDS[target][1:]
+        e.write(i.operands[0], bits, f"-{result}.astype({bits})")
 
 
 def _select(e: Emitter, i: Instruction) -> None:

@@ -75,7 +75,8 @@ def _join(dtype: Any, *parts: Array) -> Array:
     whole: Array = np.empty((n, len(parts)), parts[0].dtype)
     for k, part in enumerate(parts):
         whole[:, k] = part
-    return whole.view(dtype).reshape(-1)
+    joined: Array = whole.view(dtype)
+    return joined.reshape(-1)
 
 
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "global": 0, "const": 0, "param": 0}
@@ -122,7 +123,8 @@ def as_bytes(x: Array) -> Array:
 def from_bytes(x: Array, offset: int, dtype: Any) -> Array:
     """The value at an offset of lanes by bytes."""
     part: Array = np.ascontiguousarray(x[:, offset : offset + dtype.itemsize])
-    return part.view(dtype).reshape(-1)
+    value: Array = part.view(dtype)
+    return value.reshape(-1)
 
 
 def _call(e: Emitter, i: Instruction) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from dsl.codegen.cuda.emulator import exchange
 from dsl.codegen.cuda.emulator.emitter import KINDS, Emitter
-from dsl.codegen.cuda.emulator.syntax import Instruction, Pair, Register
+from dsl.codegen.cuda.emulator.syntax import Immediate, Instruction, Pair, Register
 
 __all__ = ["EMIT"]
 
@@ -80,8 +80,11 @@ def _elect(e: Emitter, i: Instruction) -> None:
 
 
 def _barrier(e: Emitter, i: Instruction) -> None:
-    if "warp" in i.modifiers or "sync" in i.modifiers:
-        e.line("pass")
+    if "warp" in i.modifiers:
+        return
+    if "sync" in i.modifiers:
+        if len(i.operands) > 1 and not isinstance(i.operands[1], Immediate):
+            e.unsupported("only an immediate thread count")
         return
     if "red" not in i.modifiers:
         e.unsupported("only sync and red")
