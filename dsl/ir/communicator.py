@@ -176,8 +176,11 @@ def current_location() -> Location | None:
 
 def wanted_place(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
     """Return the memory in which a result of this shape and dtype is wanted, once, or None."""
-    wanted, _place.result = _place.result, None
-    fits = wanted is not None and (wanted.shape, wanted.dtype) == (shape, dtype)
+    wanted = _place.result
+    if wanted is None:
+        return None
+    _place.result = None
+    fits = (wanted.shape, wanted.dtype) == (shape, dtype)
     return wanted if fits else None
 
 
@@ -191,11 +194,16 @@ def place_for(result: np.ndarray) -> Iterator[None]:
         _place.result = None
 
 
-@contextmanager
-def at_location(location: Location | None) -> Iterator[None]:
-    """Say whose line it is that runs."""
-    before, _place.location = _place.location, location
-    try:
-        yield
-    finally:
-        _place.location = before
+class at_location:
+    """Say whose line it is that runs. A class, since a generator costs more than what it is put around."""
+
+    __slots__ = ("_before", "_location")
+
+    def __init__(self, location: Location | None) -> None:
+        self._location = location
+
+    def __enter__(self) -> None:
+        self._before, _place.location = _place.location, self._location
+
+    def __exit__(self, *error: object) -> None:
+        _place.location = self._before

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsl.errors import DeadlineError, MismatchError
 from dsl.mpi import pulse
+from dsl.mpi.patience import Patience
 from dsl.mpi.shared import transport
 from dsl.mpi.world import world
 
@@ -60,9 +61,11 @@ def gather_bytes(own: np.ndarray, what: str, timeout: float | None = None) -> np
 def wait(request: Any, what: str, timeout: float | None) -> None:
     """Wait for a request of MPI, while messages move; raise when the time is over or another rank has failed."""
     end = None if timeout is None else time.monotonic() + timeout
+    patience = Patience(world().size)
     pulse.waits(what)
     while not request.Test():
-        transport().poll()
+        transport().poll(sleep=False)
+        patience.rest()
         if end is not None and time.monotonic() > end:
             raise DeadlineError(
                 f"{what}: rank {world().rank} waited {timeout:g} s for the other ranks",

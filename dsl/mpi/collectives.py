@@ -55,16 +55,16 @@ class Meeting:
         self.comm, self.waits = comm, waits
         self.size = comm.Get_size()
         self.count = 0
-        self._all = np.empty(_DIGEST * self.size, np.uint8)
+        self._own, self._all = bytearray(_DIGEST), bytearray(_DIGEST * self.size)
+        self._start = _repeated_gather(comm, self._own, self._all)
 
     def meet(self, what: str) -> Any:
         """Wait until all ranks are here; raise on all of them if not all are here for the same. Return MPI's communicator."""
         self.count += 1
         call = Call(what, current_location(), self.count)
-        own = _digest(what)
-        request = self.comm.Iallgather(own, self._all)
-        self.waits.until(call, request.Test)
-        if self._all.tobytes() != own.tobytes() * self.size:
+        self._own[:] = own = _digest(what)
+        self.waits.until(call, self._start())
+        if self._all != own * self.size:
             raise self._difference(call)
         return self.comm
 
@@ -85,9 +85,26 @@ class Meeting:
         )  # fmt: skip
 
 
+def _repeated_gather(comm: Any, own: bytearray, all: bytearray) -> Callable[[], Callable[[], bool]]:
+    """Return what begins to gather all ranks' bytes, again and again, and returns what tells whether they are there."""
+    from mpi4py import MPI
+
+    places = [own, MPI.BYTE], [all, MPI.BYTE]
+    try:
+        request = comm.Allgather_init(*places)
+    except NotImplementedError:  # before MPI 4; to begin anew costs a microsecond more
+        return lambda: comm.Iallgather(*places).Test
+
+    def start() -> Callable[[], bool]:
+        request.Start()
+        return request.Test  # type: ignore[no-any-return]
+
+    return start
+
+
 @functools.lru_cache(4096)
-def _digest(what: str) -> np.ndarray:
-    return np.frombuffer(hashlib.blake2b(what.encode(), digest_size=_DIGEST).digest(), np.uint8)
+def _digest(what: str) -> bytes:
+    return hashlib.blake2b(what.encode(), digest_size=_DIGEST).digest()
 
 
 @functools.lru_cache(4096)

@@ -16,18 +16,22 @@ from dsl.ir.types import BFLOAT16
 
 __all__ = ["finished", "operator", "prepared", "work_dtype"]
 
-_SHORT = (BFLOAT16, np.dtype(np.float16))
+_WORK: dict[np.dtype, np.dtype] = {
+    BFLOAT16: np.dtype(np.float32),
+    np.dtype(np.float16): np.dtype(np.float32),
+    np.dtype(np.bool_): np.dtype(np.uint8),
+}
 
 
 def work_dtype(dtype: np.dtype) -> np.dtype:
     """Return the dtype in which arrays of a dtype are reduced."""
-    if dtype in _SHORT:
-        return np.dtype(np.float32)
-    return np.dtype(np.uint8) if dtype.kind == "b" else dtype
+    return _WORK.get(dtype, dtype)
 
 
 def prepared(x: np.ndarray) -> np.ndarray:
     """Return an array as one to reduce: contiguous, the same memory if it can be."""
+    if x.flags.c_contiguous and work_dtype(x.dtype) is x.dtype:
+        return x
     return np.ascontiguousarray(x, work_dtype(x.dtype)).reshape(x.shape)
 
 
@@ -35,9 +39,10 @@ def finished(y: np.ndarray, how: str, size: int, dtype: np.dtype) -> np.ndarray:
     """Return the result of a reduction over `size` ranks; `y` may be written."""
     if how == "mean":
         np.divide(y, size, out=y)
-    return y if y.dtype == dtype else y.astype(dtype)
+    return y if y.dtype is dtype or y.dtype == dtype else y.astype(dtype)
 
 
+@functools.cache
 def operator(how: str, dtype: np.dtype) -> Any:
     """Return MPI's op for arrays of a dtype in which is reduced."""
     from mpi4py import MPI
@@ -47,7 +52,6 @@ def operator(how: str, dtype: np.dtype) -> Any:
     return {"sum": MPI.SUM, "mean": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.MIN}[how]
 
 
-@functools.cache
 def _keeping_nans(how: str, dtype: np.dtype) -> Any:
     from mpi4py import MPI
 

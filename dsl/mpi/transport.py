@@ -2,12 +2,13 @@
 
 Nothing here waits, and no thread of its own runs: who waits for a message calls `poll`, which moves everything that can
 be moved, and then sleeps for a moment, longer the longer nothing comes. Small records for one rank wait in its outbox until
-`flush` or `poll`, and go as one message. Arrays that are sent stay alive until MPI is done with them.
+`flush` or `poll`, and go as one message. MPI knows beforehand where the next one goes. Arrays that are sent stay alive until
+MPI is done with them.
 """
 
 from __future__ import annotations
 
-import os
+import atexit
 import threading
 import time
 from collections import deque
@@ -16,20 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import PeerError
-from dsl.mpi.messages import LARGE, Record, pack, unpack
+from dsl.errors import InternalError, PeerError
+from dsl.mpi.buffers import Buffers
+from dsl.mpi.messages import LARGE, Record, flat, pack, unpack
+from dsl.mpi.patience import Patience, give_way
 from dsl.mpi.pulse import tick
 from dsl.mpi.world import World
 
 __all__ = ["Transport"]
 
 EAGER = 16 << 10  # bytes of an array that travels inside its record
-_FULL = 64 << 10  # bytes in an outbox that go at once
+_ROOM = 64 << 10  # bytes of records that go as one message, at most
 _RECORDS = 1  # the tag of messages with records; larger ones are those of arrays
 _TAGS = 30_000  # the smallest upper bound that MPI promises is 32,767
-_AT_ONCE = 400e-6, 30e-6  # seconds of looking again at once, if each rank can have a core or not
-_SPIN = 1e-3  # seconds of letting others run in between, before sleeping
-_LONGEST = 1e-3  # seconds of sleep
+_LOOKS = 16  # for messages, in one poll: they cost less than to come back
 
 Handler = Callable[[int, Record], None]
 
@@ -51,11 +52,18 @@ class Transport:
         self._inbox: deque[tuple[int, Record]] = deque()
         self._early: dict[int, list[tuple[int, Record]]] = {}  # by kind, until there is a handler
         self._dispatching = threading.RLock()
-        self._idle_since = 0.0
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self._at_once = _AT_ONCE[self.size > (cores or 1)]
+        self._patience = Patience(self.size)
         self._mpi = _mpi()
         self._status = self._mpi.Status()
+        self._empty = Buffers().empty
+        self._room = bytearray(_ROOM)
+        self._next: Any = None
+        if world.comm is not None:
+            self._next = world.comm.Recv_init(
+                [self._room, self._mpi.BYTE], self._mpi.ANY_SOURCE, _RECORDS
+            )
+            self._next.Start()
+            atexit.register(self._close)
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -66,27 +74,31 @@ class Transport:
         """Send a record; it goes with the next `flush` or `poll`."""
         if self.failure is not None:
             raise self.failure
+        if array is not None and array.nbytes > EAGER:
+            self._send_large(rank, kind, numbers, np.ascontiguousarray(array))
+            return
+        record = pack(kind, numbers, array, dead=dead)
         with self._lock:
-            if array is not None and array.nbytes > EAGER:
-                self._send_large(rank, kind, numbers, np.ascontiguousarray(array))
-                return
-            record = pack(kind, numbers, array, dead=dead)
-            self._outbox.setdefault(rank, []).append(record)
-            size = self._waiting_bytes.get(rank, 0) + len(record)
-            self._waiting_bytes[rank] = size
-            if size > _FULL:
-                self._flush(rank)
+            self._put(rank, record)
+
+    def _put(self, rank: int, record: bytes) -> None:
+        size = self._waiting_bytes.get(rank, 0) + len(record)
+        if size > _ROOM:
+            self._flush(rank)
+            size = len(record)
+            if size > _ROOM:
+                raise InternalError(f"a record of {size} bytes is more than goes as one message")
+        self._outbox.setdefault(rank, []).append(record)
+        self._waiting_bytes[rank] = size
 
     def _send_large(self, rank: int, kind: int, numbers: Sequence[int], array: np.ndarray) -> None:
-        self._tag = self._tag % _TAGS + 1
-        tag = _RECORDS + self._tag
-        record = pack(kind, numbers, array, tag=tag)
-        self._outbox.setdefault(rank, []).append(record)
-        self._flush(rank)
-        self._start(
-            self.world.comm.Isend([array.reshape(-1).view(np.uint8), self._mpi.BYTE], rank, tag),
-            array,
-        )
+        with self._lock:
+            self._tag = self._tag % _TAGS + 1
+            tag = _RECORDS + self._tag
+            self._put(rank, pack(kind, numbers, array, tag=tag))
+            self._flush(rank)
+            request = self.world.comm.Isend([flat(array), self._mpi.BYTE], rank, tag)
+            self._sending.append((request, array))
 
     def flush(self) -> None:
         """Let what is in the outboxes go."""
@@ -101,36 +113,35 @@ class Transport:
         if records:
             data = records[0] if len(records) == 1 else b"".join(records)
             self.sent += 1
-            self._start(self.world.comm.Isend([data, self._mpi.BYTE], rank, _RECORDS), data)
-
-    def _start(self, request: Any, held: Any) -> None:
-        if not request.Test():
-            self._sending.append((request, held))
+            request = self.world.comm.Isend([data, self._mpi.BYTE], rank, _RECORDS)
+            if not request.Test():
+                self._sending.append((request, data))
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
     def poll(self, sleep: bool = True) -> bool:
         """Move what can be moved, and tell whether anything arrived; if nothing did, sleep for a moment."""
         if not self._lock.acquire(blocking=False):
-            time.sleep(0)
+            give_way()
             return False
         try:
-            self.flush()
-            found = self._receive()
+            if self._outbox:
+                self.flush()
+            found = self._receive(_LOOKS if sleep else 1)
             if self._sending:
                 self._sending = [pair for pair in self._sending if not pair[0].Test()]
-            self._inbox.extend(found)
         finally:
             self._lock.release()
-        self._dispatch()
+        if self._inbox:
+            self._dispatch()
         if self.failure is not None:
             raise self.failure
         if found:
-            self._idle_since = 0.0
+            self._patience.reset()
             tick()
         elif sleep:
-            self._rest()
-        return bool(found)
+            self._patience.rest()
+        return found
 
     def _dispatch(self) -> None:
         """Take what has arrived to its handlers, in order; another thread that does so already does it for this one."""
@@ -152,44 +163,52 @@ class Transport:
             self.handlers[kind] = handler
             self._inbox.extendleft(reversed(self._early.pop(kind, [])))
 
-    def _rest(self) -> None:
-        now = time.perf_counter()
-        self._idle_since = self._idle_since or now
-        idle = now - self._idle_since
-        if idle > self._at_once:
-            time.sleep(0 if idle < _SPIN else min(_LONGEST, idle / 10))
+    def _receive(self, looks: int) -> bool:
+        """Take in what has arrived, and tell whether anything has; look so many times."""
+        if self._next is None:
+            return False
+        before = self.received
+        is_there, status = self._next.Test, self._status
+        while looks:
+            if is_there(status):
+                self._take()
+            elif self.received != before:
+                break
+            else:
+                looks -= 1
+        return self._take_large() or self.received != before
 
-    def _receive(self) -> list[tuple[int, Record]]:
-        found: list[tuple[int, Record]] = []
-        mpi, probe, status = self._mpi, self.world.comm.Improbe, self._status
-        while (message := probe(mpi.ANY_SOURCE, _RECORDS, status)) is not None:
-            data = bytearray(status.Get_count(mpi.BYTE))
-            source = status.Get_source()
-            message.Recv([data, mpi.BYTE])
-            self.received += 1
-            for record in unpack(data):
-                if record.flags & LARGE:
-                    self._expect(source, record)
-                else:
-                    found.append((source, record))
-        if self._arriving:
-            found += self._arrived()
-        return found
+    def _take(self) -> None:
+        data, source = self._room[: self._status.count], self._status.source
+        self._next.Start()
+        self.received += 1
+        for record in unpack(data, self._empty):
+            if record.flags & LARGE:
+                place = [flat(record.array), self._mpi.BYTE]
+                request = self.world.comm.Irecv(place, source, record.tag)
+                self._arriving.append((request, source, record))
+            else:
+                self._inbox.append((source, record))
 
-    def _expect(self, source: int, record: Record) -> None:
-        flat = record.array.reshape(-1).view(np.uint8)
-        request = self.world.comm.Irecv([flat, self._mpi.BYTE], source, record.tag)
-        self._arriving.append((request, source, record))
-
-    def _arrived(self) -> list[tuple[int, Record]]:
-        found, waiting = [], []
+    def _take_large(self) -> bool:
+        """Take in the large arrays whose bytes are all there, and tell whether there are any."""
+        if not self._arriving:
+            return False
+        waiting = []
         for request, source, record in self._arriving:
             if request.Test():
-                found.append((source, record))
+                self._inbox.append((source, record))
             else:
                 waiting.append((request, source, record))
-        self._arriving = waiting
-        return found
+        before, self._arriving = len(self._arriving), waiting
+        return len(waiting) < before
+
+    def _close(self) -> None:
+        """Take nothing in any more: MPI must not end while it waits for messages."""
+        with self._lock:
+            self._next.Cancel()
+            self._next.Wait()
+            self._next = None
 
     def fail(self, error: PeerError) -> None:
         """Make every later call raise, and every wait end."""
@@ -202,7 +221,7 @@ class Transport:
         while self._sending and time.monotonic() < end:
             with self._lock:
                 self._sending = [pair for pair in self._sending if not pair[0].Test()]
-            time.sleep(0)
+            give_way()
 
 
 def _mpi() -> Any:

@@ -12,13 +12,14 @@ import atexit
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
 from dsl.config import config
 from dsl.errors import DeadlineError, MismatchError, PeerError
 from dsl.mpi import pulse
+from dsl.mpi.patience import Patience
 
 if TYPE_CHECKING:
     from dsl.ir.location import Location
@@ -30,15 +31,10 @@ __all__ = ["Call", "Waits"]
 WAITING, ENDED, STUCK = range(30, 33)  # kinds of records
 GRACE = 2.0
 """Seconds before a rank that waits says so."""
-_BUSY, _SPIN, _LONGEST = (
-    50e-6,
-    200e-6,
-    1e-3,
-)  # seconds of waiting: without, and with a pause; the longest sleep
+_LOOKS = 50  # at once, before anything else is looked at; about 10 µs
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """What a rank does with others: in words, the user's line, and how many calls it made before."""
 
     what: str
@@ -82,7 +78,7 @@ class Waits:
     ) -> None:
         """Wait until `done()`, which needs the other `ranks`, by default all."""
         self.last = call
-        if not done():
+        if not _soon(done):
             pulse.waits(call)
             self._until(call, done, ranks)
         pulse.beat(call.what)
@@ -92,16 +88,16 @@ class Waits:
     ) -> None:
         self._count += 1
         needed = self.others if ranks is None else ranks
-        start = time.monotonic()
+        patience, start = Patience(self.transport.size), time.monotonic()
         due = start + GRACE
         while not done():
             self._move()
             now = time.monotonic()
-            if done():
+            if _soon(done):
                 return
             self._check_ended(call, needed)
             if now < due:
-                _rest(now - start)
+                patience.rest()
                 continue
             due = now + GRACE
             self._tell(call, now)
@@ -188,10 +184,12 @@ class Waits:
             return
 
 
-def _rest(waited: float) -> None:
-    """Leave the processor to others, for longer the longer the wait is."""
-    if waited > _BUSY:
-        time.sleep(0 if waited < _SPIN else min(_LONGEST, waited / 10))
+def _soon(done: Callable[[], bool]) -> bool:
+    """Look some times whether a wait is over: who comes is mostly there already, or just behind."""
+    looks = _LOOKS
+    while looks and not done():
+        looks -= 1
+    return looks > 0
 
 
 def _text(record: Record) -> str:

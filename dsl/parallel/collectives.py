@@ -7,6 +7,7 @@ rank everything comes back as it is.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -160,6 +161,8 @@ def _received(like: Any, source: int, tag: int) -> Any:
 
 
 def _each(tree: Any, op: str, **attrs: Any) -> Any:
+    if type(tree) is np.ndarray and current_trace() is None:
+        return _run(op, tree, {"ranks": size(), **attrs})
     leaves, structure = flatten(tree)
     return unflatten(structure, [_apply(op, leaf, attrs) for leaf in leaves])
 
@@ -167,9 +170,9 @@ def _each(tree: Any, op: str, **attrs: Any) -> Any:
 def _apply(op: str, x: Any, attrs: dict[str, Any]) -> Any:
     """Apply an op to a leaf, or to nothing."""
     attrs = {"ranks": size(), **attrs}
-    _check(op, attrs)
     if current_trace() is None:
         return _run(op, x, attrs)
+    _check(op, attrs)
     operands = [] if x is None else [_converted(lift(x), attrs.get("how"))]
     if attrs["ranks"] == 1 and op in _ALONE:
         return _ALONE[op](*operands)
@@ -195,16 +198,27 @@ def _check(op: str, attrs: dict[str, Any]) -> None:
 
 def _run(op: str, x: Any, attrs: dict[str, Any]) -> Any:
     """Apply an op to an array at once."""
-    record, where = get_op(op), here()
+    where = here()
     arrays = [] if x is None else [_converted(np.asarray(x), attrs.get("how"))]
     try:
-        record.type(tuple(TensorType(supported_dtype(a.dtype), a.shape) for a in arrays), attrs)
+        meaning = _meaning(op, tuple([(a.dtype, a.shape) for a in arrays]), tuple(attrs.items()))
         with at_location(where):
-            found = record.numpy(*arrays, **attrs)
+            found = meaning(*arrays, **attrs)
     except DslError as error:
         error.location = error.location or where
         raise
     return None if isinstance(found, tuple) else np.asarray(found)[()]
+
+
+@functools.lru_cache(4096)
+def _meaning(
+    op: str, operands: tuple[tuple[np.dtype, Any], ...], attrs: tuple[tuple[str, Any], ...]
+) -> Callable[..., Any]:
+    """Check an op on arrays of some dtypes and shapes, and return what runs it."""
+    _check(op, dict(attrs))
+    record = get_op(op)
+    record.type(tuple(TensorType(supported_dtype(d), shape) for d, shape in operands), dict(attrs))
+    return record.numpy
 
 
 def _converted(x: Any, how: str | None) -> Any:

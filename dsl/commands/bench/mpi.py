@@ -140,9 +140,7 @@ def _allreduces() -> list[dict[str, Any]]:
 
         count = max(2, min(20, (1 << 20) // size))
 
-        def raw(
-            array: np.ndarray = array, target: np.ndarray = target, count: int = count
-        ) -> None:
+        def raw(array: np.ndarray = array, target: np.ndarray = target, count: int = count) -> None:
             for _ in range(count):
                 world().control.Allreduce(array, target)
 
