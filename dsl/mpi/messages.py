@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,8 @@ from dsl.ir.types import DTYPES
 __all__ = ["DEAD", "LARGE", "NOTHING", "Record", "flat", "pack", "unpack"]
 
 _HEAD = struct.Struct("<IBBBBII")
+_SIZE, _unpack_head, _array = _HEAD.size, _HEAD.unpack_from, np.ndarray
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
-_GAPS = tuple(bytes(-size % 8) for size in range(8))
 DEAD, LARGE, NOTHING = 1, 2, 4
 
 
@@ -47,14 +47,16 @@ class Record:
 
 
 @functools.cache
-def _numbers(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}q")
+def _numbers(count: int) -> Callable[..., tuple[int, ...]]:
+    """Return what reads so many numbers and dims."""
+    return struct.Struct(f"<{count}q").unpack_from
 
 
 @functools.cache
-def _head(count: int) -> struct.Struct:
-    """Return the layout of a header with so many numbers and dims."""
-    return struct.Struct(f"{_HEAD.format}{count}q")
+def _head(count: int) -> tuple[int, Callable[..., bytes]]:
+    """Return the size of a header with so many numbers and dims, and what makes it."""
+    layout = struct.Struct(f"{_HEAD.format}{count}q")
+    return layout.size, layout.pack
 
 
 def pack(
@@ -63,34 +65,34 @@ def pack(
     """Return a record; with a `tag`, the bytes of the array come separately."""
     count = len(numbers)
     if array is None:
-        head, flags = _head(count), DEAD | NOTHING if dead else NOTHING
-        return head.pack(head.size, kind, flags, 0, 0, count, 0, *numbers)
+        size, head = _head(count)
+        return head(size, kind, DEAD | NOTHING if dead else NOTHING, 0, 0, count, 0, *numbers)
     shape, code = array.shape, _CODES[array.dtype]
-    head = _head(count + len(shape))
+    rank = len(shape)
+    size, head = _head(count + rank)
     if tag:
-        return head.pack(head.size, kind, LARGE, code, len(shape), count, tag, *numbers, *shape)
+        return head(size, kind, LARGE, code, rank, count, tag, *numbers, *shape)
     data = array.tobytes()
-    gap = _GAPS[len(data) % 8]  # so that the next record's array is aligned too
-    size = head.size + len(data) + len(gap)
-    return head.pack(size, kind, 0, code, len(shape), count, 0, *numbers, *shape) + data + gap
+    if over := len(data) % 8:  # so that the next record's array is aligned too
+        data += bytes(8 - over)
+    return head(size + len(data), kind, 0, code, rank, count, 0, *numbers, *shape) + data
 
 
-def unpack(buffer: bytearray, empty: Callable[..., np.ndarray]) -> Iterator[Record]:
-    """Yield the records of a message; small arrays are parts of its memory, `empty(shape, dtype)` makes that of large ones."""
-    at = 0
-    while at < len(buffer):
-        length, kind, flags, code, rank, count, tag = _HEAD.unpack_from(buffer, at)
-        start = at + _HEAD.size
-        numbers = _numbers(count + rank).unpack_from(buffer, start)
-        if flags & NOTHING:
-            yield Record(kind, flags, numbers, None, 0)
-        elif flags & LARGE:
-            yield Record(kind, flags, numbers[:count], empty(numbers[count:], DTYPES[code]), tag)
-        else:
-            data = start + 8 * (count + rank)
-            array: Any = np.ndarray(numbers[count:], DTYPES[code], buffer, data)
-            yield Record(kind, flags, numbers[:count], array, 0)
+def unpack(buffer: bytearray, empty: Callable[..., np.ndarray]) -> list[Record]:
+    """Return the records of a message; small arrays are parts of its memory, `empty(shape, dtype)` makes that of large ones."""
+    found, at, end = [], 0, len(buffer)
+    while at < end:
+        length, kind, flags, code, rank, count, tag = _unpack_head(buffer, at)
+        start = at + _SIZE
+        numbers = _numbers(count + rank)(buffer, start)
         at += length
+        array: Any = None
+        if flags & LARGE:
+            array = empty(numbers[count:], DTYPES[code])
+        elif not flags & NOTHING:
+            array = _array(numbers[count:], DTYPES[code], buffer, start + 8 * (count + rank))
+        found.append(Record(kind, flags, numbers[:count], array, tag))
+    return found
 
 
 def flat(array: np.ndarray) -> np.ndarray:

@@ -125,8 +125,8 @@ class Transport:
             give_way()
             return False
         try:
-            if self._outbox:
-                self.flush()
+            for rank in list(self._outbox):
+                self._flush(rank)
             found = self._receive(_LOOKS if sleep else 1)
             if self._sending:
                 self._sending = [pair for pair in self._sending if not pair[0].Test()]
@@ -176,7 +176,8 @@ class Transport:
                 break
             else:
                 looks -= 1
-        return self._take_large() or self.received != before
+        large = self._take_large() if self._arriving else False
+        return large or self.received != before
 
     def _take(self) -> None:
         data, source = self._room[: self._status.count], self._status.source
@@ -192,8 +193,6 @@ class Transport:
 
     def _take_large(self) -> bool:
         """Take in the large arrays whose bytes are all there, and tell whether there are any."""
-        if not self._arriving:
-            return False
         waiting = []
         for request, source, record in self._arriving:
             if request.Test():
