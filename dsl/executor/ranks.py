@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dsl.config import config
-from dsl.errors import PeerError
+from dsl.errors import PeerError, UnsupportedError
 from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph
 from dsl.ir.parts import Partition
+from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
 from dsl.mpi.agreement import agree
 from dsl.mpi.pulse import beat
@@ -31,7 +32,7 @@ from dsl.passes.place import place
 from dsl.runtime.devices import Cpu, with_gpus
 from dsl.runtime.parts import run_parts
 
-__all__ = ["OverRanks", "exchange", "names_a_rank"]
+__all__ = ["OverRanks", "exchange", "names_a_rank", "refuse_collectives"]
 
 _serial = itertools.count(1)
 
@@ -75,12 +76,24 @@ def devices_of(rank: int, devices: Sequence[Cpu], parts: Iterable[str]) -> dict[
     return found | {str(device.name): device for device in gpus}
 
 
+def refuse_collectives(graph: Graph) -> None:
+    """Raise if a graph whose parts are on ranks has a collective: one rank would run it, and wait for the others for ever."""
+    for node in graph.walk():
+        if node.op.has(Trait.COLLECTIVE):
+            raise UnsupportedError(
+                f"{node.op.name}: all ranks take part in it, and in a graph with parts on certain ranks one rank has it",
+                location=node.loc,
+                remedy="call it outside, or name no rank in `dsl.device`; values go from rank to rank by themselves",
+            )
+
+
 class OverRanks:
     """A graph in parts, of which this rank runs some."""
 
     def __init__(
         self, graph: Graph, devices: Sequence[Cpu], soft: bool, prepare: Callable[..., Any]
     ) -> None:
+        refuse_collectives(graph)
         names = names_over(world().size, devices, asked_by(graph))
         placed = place(lower_spanning(graph), names, soft=soft)
         self.name, self.types = graph.name, [v.type for v in graph.results]

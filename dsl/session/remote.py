@@ -23,7 +23,7 @@ import numpy as np
 from dsl.config import config
 from dsl.errors import CancelledError, DeadlineError, PeerError
 from dsl.executor.placed import runner_of
-from dsl.executor.ranks import asked_by, devices_of, exchange, names_over
+from dsl.executor.ranks import asked_by, devices_of, exchange, names_over, refuse_collectives
 from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph, Node
@@ -76,6 +76,7 @@ class RankStep:
         self, graph: Graph, bound: Sequence[np.ndarray], places: Mapping[str, str],
         devices: Sequence[Cpu], soft: bool, parallel: int,
     ) -> None:  # fmt: skip
+        refuse_collectives(graph)
         here = world()
         self.graph, self.bound, self.me = graph, tuple(bound), here.rank
         names = names_over(here.size, devices, asked_by(graph))

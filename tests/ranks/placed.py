@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dsl
-from dsl.errors import DeviceError, MismatchError, PeerError
+from dsl.errors import DeviceError, MismatchError, PeerError, UnsupportedError
 from dsl.ir.remote import Remote
 from dsl.mpi.world import world
 
@@ -68,6 +68,19 @@ def check_results() -> None:
             np.asarray(found)
 
 
+def check_collectives_are_refused() -> None:
+    """One rank would run it, and wait for the others for ever."""
+
+    @dsl.jit
+    def average(x):
+        with dsl.device("/rank:1/cpu:0"):
+            y = x * 2
+        return dsl.parallel.allreduce(y)
+
+    with pytest.raises(UnsupportedError, match=r"all_reduce: all ranks take part(.|\n)*placed.py"):
+        average(np.ones(3))
+
+
 def check_errors() -> None:
     """A part that raises ends the step on every rank; the next step works."""
     if RANK == 1:
@@ -102,4 +115,5 @@ if __name__ == "__main__":
     check_results()
     check_errors()
     check_mismatch()
+    check_collectives_are_refused()
     print("done")
