@@ -1,23 +1,28 @@
 """Gradients reduced over the ranks while others are still being computed.
 
 The leaves are sorted by how much must be computed before them, put together to buckets of one dtype, and the reduction of a
-bucket begins when its gradients are there. Only the last thing that needs them waits.
+bucket begins when its gradients are there. Only the last thing that needs them waits. The rows of a `Rows` are gathered: those of
+all ranks one behind the other are their sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from dsl.errors import UnsupportedError
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import lift, read, wrap
-from dsl.frontend.trees import flatten, unflatten
+from dsl.frontend.trees import unflatten
 from dsl.ir.communicator import at_location, communicator
 from dsl.ir.graph import Graph, Value
 from dsl.ir.types import I64, size_of
-from dsl.parallel.collectives import size
+from dsl.optim.leaves import flatten_gradients
+from dsl.optim.rows import Rows
+from dsl.parallel.collectives import allgather, size
 
 __all__ = ["BUCKET", "reduce_gradients"]
 
@@ -29,20 +34,42 @@ def reduce_gradients(grads: Any, op: str = "mean", bucket_bytes: int = BUCKET) -
     """Return a tree of gradients averaged, or reduced otherwise, over the ranks.
 
     In a traced function the reductions go on while the program computes other gradients; elsewhere, beside one another.
+    Gradients that are `dsl.optim.Rows` can be summed and averaged, and name equally many rows on each rank.
 
     >>> reduce_gradients({"w": np.array([1.0, 2.0])})  # of one rank
     {'w': array([1., 2.])}
     """
-    leaves, structure = flatten(grads)
+    leaves, structure = flatten_gradients(grads)
     if size() == 1 or not leaves:
         return grads
+    dense = iter(
+        _reduced([leaf for leaf in leaves if not isinstance(leaf, Rows)], op, bucket_bytes)
+    )
+    found = [_gathered(leaf, op) if isinstance(leaf, Rows) else next(dense) for leaf in leaves]
+    return unflatten(structure, found)
+
+
+def _reduced(leaves: list[Any], op: str, limit: int) -> list[Any]:
+    if not leaves:
+        return []
     if current_trace() is None:
         with at_location(here()):
-            found = _reduce_arrays([np.asarray(leaf) for leaf in leaves], op, bucket_bytes)
-    else:
-        values = [read(lift(leaf)) for leaf in leaves]
-        found = [wrap(value) for value in _reduce_values(values, op, bucket_bytes)]
-    return unflatten(structure, found)
+            return _reduce_arrays([np.asarray(leaf) for leaf in leaves], op, limit)
+    values = [read(lift(leaf)) for leaf in leaves]
+    return [wrap(value) for value in _reduce_values(values, op, limit)]
+
+
+def _gathered(rows: Rows, op: str) -> Rows:
+    """Return the sum or the mean of all ranks' rows: those of each, one behind the other."""
+    if op not in ("sum", "mean"):
+        raise UnsupportedError(
+            f"reduce_gradients: the {op} of gradients that are rows", location=here(),
+            remedy="reduce their arrays: `rows.dense()`",
+        )  # fmt: skip
+    indices, values = allgather(rows.indices), allgather(rows.values)
+    values = values.reshape(-1, *values.shape[2:])
+    values = values if op == "sum" else values / values.dtype.type(size())
+    return replace(rows, indices=indices.reshape(-1), values=values)
 
 
 def _reduce_arrays(arrays: list[np.ndarray], op: str, limit: int) -> list[Any]:

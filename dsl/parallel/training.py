@@ -31,7 +31,8 @@ class DataParallel:
 
     Every rank calls `step(params, state, *batch)` with its shard; shards have equal sizes. Gradients are averaged over the
     ranks while others are still being computed, so that all ranks update their parameters alike, and as one rank would
-    with the whole batch, to rounding. `clip` is applied to the averaged gradients.
+    with the whole batch, to rounding. `clip` is applied to the averaged gradients. With `sparse`, the gradient of an array of
+    which the loss only takes rows, such as a table of embeddings, is a `dsl.optim.Rows`: ranks exchange the rows that they took.
 
     >>> import numpy as np
     >>> from dsl.optim import SGD
@@ -45,9 +46,10 @@ class DataParallel:
     def __init__(
         self, loss: Callable[..., Any], optimizer: Optimizer, *, has_aux: bool = False,
         clip: Callable[[Any], Any] | None = None, bucket_bytes: int = BUCKET, seed: int | None = None,
+        sparse: bool = False,
     ) -> None:  # fmt: skip
         self.loss, self.optimizer, self.has_aux, self.clip = loss, optimizer, has_aux, clip
-        self.bucket_bytes, self.seed = bucket_bytes, seed
+        self.bucket_bytes, self.seed, self.sparse = bucket_bytes, seed, sparse
         self.compiled = self._compiled()
         self._checked = False
 
@@ -79,7 +81,7 @@ class DataParallel:
         return Compiled(step)
 
     def _traced_step(self, params: Any, state: State, batch: Any, options: Any) -> Any:
-        fn = value_and_grad(self.loss, has_aux=self.has_aux)
+        fn = value_and_grad(self.loss, has_aux=self.has_aux, sparse=self.sparse)
         value, grads = fn(params, *batch, **options)
         value, aux = value if self.has_aux else (value, None)
         rows = _rows(batch)

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 import pytest
 
+import dsl
 from dsl import optim, parallel
-from dsl.errors import MismatchError
+from dsl.errors import MismatchError, UnsupportedError
 
 RANK, SIZE = parallel.rank(), parallel.size()
 ROWS = 12  # of a batch, for 1 to 4 ranks
@@ -94,6 +95,43 @@ def gradients_at_once() -> None:
     assert (found["d"] == SIZE * (SIZE - 1) / 2).all()
 
 
+def looked_up(params, ids, y):
+    return ((params["table"][ids].sum(axis=1) * params["scale"] - y) ** 2).mean()
+
+
+def rows_equal_one_rank(optimizer: optim.Optimizer) -> None:
+    """Ranks take different rows, some of them the same; no gradient has the size of the table."""
+    together = parallel.DataParallel(looked_up, optimizer, sparse=True)
+    rng = np.random.default_rng(5)
+    begin = {"table": rng.normal(size=(1000, 3)), "scale": np.array(1.5)}
+    params, state = together.init(begin)
+    own, own_state = begin, optimizer.init(begin)
+    for k in range(3):
+        ids, y = rng.integers(0, 20 + k, ROWS), rng.normal(size=ROWS)
+        loss, params, state = together.step(params, state, shard(ids), shard(y))
+        grads = dsl.grad(looked_up, sparse=True)(own, ids, y)
+        np.testing.assert_allclose(loss, looked_up(own, ids, y), rtol=1e-12)
+        own, own_state = optimizer.update(grads, own_state, own)
+    np.testing.assert_allclose(params["table"], own["table"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(params["scale"], own["scale"], rtol=1e-10)
+    lines = together.compiled.ir(params, state, shard(ids), shard(y)).splitlines()
+    assert not [line for line in lines if "all_reduce" in line and "1000" in line]
+
+
+def rows_at_once() -> None:
+    grads = optim.Rows(np.array([1, RANK]), np.full((2, 1), 1.0, np.float32), (SIZE + 1, 1))
+    found = parallel.reduce_gradients({"t": grads, "w": np.ones(2)}, "sum")["t"]
+    expected = np.array([*[1.0] * SIZE, 0.0])
+    expected[1] += SIZE
+    np.testing.assert_array_equal(found.dense()[:, 0], expected)
+    mean = parallel.reduce_gradients(grads)
+    assert mean.values.dtype == np.float32
+    np.testing.assert_allclose(mean.dense()[:, 0], expected / SIZE, rtol=1e-6)
+    if SIZE > 1:
+        with pytest.raises(UnsupportedError, match="the max of gradients that are rows"):
+            parallel.reduce_gradients(grads, "max")
+
+
 def buckets_begin_early() -> None:
     """The last layer's gradient is there first: its reduction begins before the first layer's is computed."""
     training = parallel.DataParallel(model, optim.SGD(0.1), bucket_bytes=8 * 8 * 8 + 64)
@@ -114,6 +152,9 @@ init_shares_parameters()
 different_starts_are_refused()
 different_shards_are_refused()
 gradients_at_once()
+rows_equal_one_rank(optim.Adagrad(0.1))
+rows_equal_one_rank(optim.SGD(0.1))
+rows_at_once()
 buckets_begin_early()
 parallel.barrier()
 print("well", RANK)
