@@ -78,6 +78,14 @@ def test_a_rank_that_does_not_come_ends_the_wait_of_the_others() -> None:
     assert "rank 1: waits for nobody" in found.err
 
 
+@on_ranks
+def test_a_rank_that_left_a_collective_cannot_go_on() -> None:
+    found = mpirun.run("mismatches", 2, "goes_on", deadline=60, DSL_MPI_TIMEOUT="2")
+    assert found.status != 0
+    assert "rank 0 comes for barrier at" in found.err, found.err
+    assert "after it left all_reduce(sum) of f64[3] at" in found.err, found.err
+
+
 # --- One rank ------------------------------------------------------------------------------------
 
 
@@ -115,6 +123,7 @@ def test_one_rank_computes_nothing_for_others_in_a_program() -> None:
     [
         (lambda: parallel.allreduce(1.0, "median"), ConfigError, "is none of sum, mean, max, min, prod"),
         (lambda: parallel.broadcast(1.0, 4), ConfigError, "root=4, and there are ranks 0 to 0"),
+        (lambda: parallel.broadcast(1.0, [0]), ConfigError, r"root=\[0\], and there are ranks 0 to 0"),
         (lambda: parallel.allreduce(1j, "max"), TypeRuleError, "must be of real dtype, got c128"),
         (lambda: parallel.scatter(np.zeros(2)), ShapeError, "a row for each of 1 ranks"),
         (lambda: parallel.scatter(1.0), TypeRuleError, "a stack with a row for each rank"),

@@ -57,16 +57,29 @@ class Meeting:
         self.count = 0
         self._own, self._all = bytearray(_DIGEST), bytearray(_DIGEST * self.size)
         self._start = _repeated_gather(comm, self._own, self._all)
+        self._left: Call | None = None
 
     def meet(self, what: str) -> Any:
         """Wait until all ranks are here; raise on all of them if not all are here for the same. Return MPI's communicator."""
         self.count += 1
         call = Call(what, current_location(), self.count)
+        if self._left is not None:
+            raise self._broken(call)
         self._own[:] = own = _digest(what)
-        self.waits.until(call, self._start())
+        try:
+            self.waits.until(call, self._start())
+        except BaseException:
+            self._left = call
+            raise
         if self._all != own * self.size:
             raise self._difference(call)
         return self.comm
+
+    def _broken(self, call: Call) -> MismatchError:
+        return MismatchError(
+            f"rank {self.waits.transport.rank} comes for {call}, after it left {self._left} before all ranks were there",
+            location=call.where, remedy="ranks cannot meet any more after that: let the script end",
+        )  # fmt: skip
 
     def _difference(self, call: Call) -> MismatchError:
         """Say what each rank is here for. All ranks are, so this may block."""

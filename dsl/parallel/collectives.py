@@ -207,6 +207,9 @@ def _run(op: str, x: Any, attrs: dict[str, Any]) -> Any:
     except DslError as error:
         error.location = error.location or where
         raise
+    except TypeError:
+        _check(op, attrs)  # an attribute that cannot be hashed is one to refuse
+        raise
     return None if isinstance(found, tuple) else np.asarray(found)[()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
@@ -9,7 +10,7 @@ import numpy as np
 
 import dsl
 from dsl import parallel
-from dsl.errors import MismatchError
+from dsl.errors import DeadlineError, MismatchError
 
 RANK, SIZE = parallel.rank(), parallel.size()
 
@@ -95,6 +96,15 @@ def late() -> None:
     parallel.allreduce(np.zeros(3))
 
 
+def goes_on() -> None:
+    """Rank 0 takes its wait for over, and is in the next collective when rank 1 comes for the first."""
+    if RANK == 1:
+        time.sleep(4)
+    with contextlib.suppress(DeadlineError):
+        parallel.allreduce(np.zeros(3))
+    parallel.barrier()
+
+
 def gradients() -> None:
     """The buckets of rank 1 are others than those of rank 0."""
     parallel.reduce_gradients([np.zeros(3 + RANK)])
@@ -102,5 +112,5 @@ def gradients() -> None:
 
 {
     "all": all_at_once, "some_ranks": some_ranks, "stuck": stuck, "message": message, "raises": raises, "late": late,
-    "gradients": gradients,
+    "gradients": gradients, "goes_on": goes_on,
 }[sys.argv[1]]()  # fmt: skip
