@@ -398,6 +398,41 @@ def test_the_predicate_goes_to_a_device_once_an_iteration() -> None:
     assert sorted(keys) == sorted([(("w", k),) for k in range(6)] * 2)
 
 
+def test_a_constant_in_a_body_elsewhere_takes_no_word_from_the_predicate() -> None:
+    """It is live where the body runs, which the predicate tells that comes there anyway."""
+    found = check(
+        placed(
+            """graph @f(%n: i64[]) -> (i64[], i64[]) {
+              %zero = const() {value=0} : i64[]
+              %i = enter(%zero) {frame="w"} : i64[]
+              %j = enter@1(%zero) {frame="w"} : i64[]
+              %m = enter(%n) {frame="w", invariant} : i64[]
+              %x = loop_merge(%i, %xnext) : i64[]
+              %y = loop_merge@1(%j, %ynext) : i64[]
+              %p = less(%x, %m) : bool[]
+              %c = loop_cond(%p) : bool[]
+              %xout, %xin = switch(%x, %c) : i64[], i64[]
+              %yout, %yin = switch@1(%y, %c) : i64[], i64[]
+              %stop, %go = switch(%c, %c) {pivot} : bool[], bool[]
+              %runs = identity(%go) : bool[]
+              %one = const() {value=1} after %runs : i64[]
+              %two = const@1() {value=2} after %runs : i64[]
+              %xmore = add(%xin, %one) : i64[]
+              %ymore = add@1(%yin, %two) : i64[]
+              %xnext = next_iteration(%xmore) : i64[]
+              %ynext = next_iteration@1(%ymore) : i64[]
+              %r = exit(%xout) : i64[]
+              %s = exit@1(%yout) : i64[]
+              return %r, %s
+            }"""
+        ),
+        [0],
+        [1],
+        [7],
+    )
+    assert [key.split(";")[2].split("_")[0] for key in transfers(found)] == ["loop"]
+
+
 def test_an_invariant_crosses_once() -> None:
     """What enters crosses before it enters: one token outside the loop, three in each iteration."""
     body = """%y1 = add@1(%yi, %s) : i64[]

@@ -1,14 +1,16 @@
 """On which devices the nodes of a placed flat graph run.
 
-An ordinary node runs on one device, its home. Three rules for the nodes of loops and branches override what they ask for,
+An ordinary node runs on one device, its home. Some rules for the nodes of loops and branches override what they ask for,
 because a token that changes its frame or dies should do so where it is:
 
 - A `switch` runs where its data is made, and an `exit` where its switch runs.
 - An `enter` runs wherever something reads it, so what enters a frame crosses devices before it enters: an invariant does
   so once, not in every iteration. A `next_iteration` runs where the `loop_merge` is that reads it.
 - A small constant is made wherever something reads it.
+- So is the pivot of a region, which is live where the region runs: what decides about that, mostly goes there anyway, as a
+  loop's predicate does.
 
-Nodes of the last two kinds are *copied*: they run on all the devices that read them.
+Nodes of the last three kinds are *copied*: they run on all the devices that read them.
 """
 
 from __future__ import annotations
@@ -79,7 +81,16 @@ class Homes:
     def _is_copied(self, node: Node) -> bool:
         if node.op.name == "const":
             return bool(node.attrs["value"].array.nbytes <= self.small)
-        return node.op.name in ("enter", "next_iteration")
+        return node.op.name in ("enter", "next_iteration") or _is_pivot(node)
+
+
+def _is_pivot(node: Node) -> bool:
+    """Tell whether a node says only that a region runs: the switch of its predicate, or what stands for one side of that."""
+    if node.controls:
+        return False
+    if node.op.name == "switch":
+        return bool(node.attrs.get("pivot")) and node.inputs[0] is node.inputs[1]
+    return node.op.name == "identity" and _is_pivot(node.inputs[0].node)
 
 
 def _device(node: Node) -> str:
