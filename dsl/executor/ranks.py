@@ -23,7 +23,7 @@ from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
 from dsl.mpi.agreement import agree
 from dsl.mpi.pulse import beat
-from dsl.mpi.rendezvous import Exchange, RankRendezvous
+from dsl.mpi.rendezvous import Edges, Exchange, RankRendezvous
 from dsl.mpi.shared import transport
 from dsl.mpi.world import world
 from dsl.passes.lower_spanning import lower_spanning
@@ -101,7 +101,7 @@ class OverRanks:
         self.whole.check_complete()
         agree(f"the graph of `{graph.name}`", placed.text, config.mpi_timeout)
         self.number = next(_serial)
-        self.edges = sorted(
+        self.edges = Edges(
             node.attrs["key"]
             for part in self.whole.parts.values()
             for node in part.graph.nodes

@@ -21,7 +21,7 @@ from dsl.mpi import messages, pulse
 from dsl.mpi.messages import Record
 from dsl.mpi.transport import Transport
 
-__all__ = ["TOKEN", "Exchange", "RankRendezvous"]
+__all__ = ["TOKEN", "Edges", "Exchange", "RankRendezvous"]
 
 TOKEN, ENDED = 1, 19  # kinds of records: a token; a step that has failed
 _TOKENS = "tokens of other ranks"
@@ -32,9 +32,9 @@ class Exchange:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.steps: dict[tuple[int, int], RankRendezvous] = {}
-        self.early: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
-        self.failed: dict[tuple[int, int], PeerError] = {}  # steps that have not begun here
+        self.steps: dict[tuple[int, ...], RankRendezvous] = {}  # by graph and step
+        self.early: dict[tuple[int, ...], list[tuple[Any, Any]]] = {}
+        self.failed: dict[tuple[int, ...], PeerError] = {}  # steps that have not begun here
         self.lock = threading.Lock()
         transport.handle(TOKEN, self._arrived)
         transport.handle(ENDED, self._ended)
@@ -66,7 +66,7 @@ class Exchange:
     def _ended(self, source: int, record: Record) -> None:
         text = bytes(np.asarray(record.array)).decode(errors="replace")
         error = PeerError(f"rank {source}: {text}")
-        number = (record.numbers[0], record.numbers[1])
+        number = record.numbers[:2]
         with self.lock:
             step = self.steps.get(number)
             if step is None:
@@ -75,26 +75,30 @@ class Exchange:
             step.abort(error)
 
     def _arrived(self, source: int, record: Record) -> None:
-        graph, number, *key = record.numbers
+        number, place = record.numbers[:2], record.numbers[2:]
         token = DEAD if record.flags & messages.DEAD else record.array
         with self.lock:
-            step = self.steps.get((graph, number))
+            step = self.steps.get(number)
             if step is None:
-                self.early.setdefault((graph, number), []).append((tuple(key), token))
+                self.early.setdefault(number, []).append((place, token))
                 return
-        step.arrived(tuple(key), token)
+        step.arrived(place, token)
+
+
+class Edges:
+    """The edges of one graph: their numbers, which are the same on all ranks, and the ranks that they lead to, by key."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.numbers = {key: k for k, key in enumerate(sorted(keys))}
+        self.targets = {key: DeviceName.parse(key.split(";")[1]).rank or 0 for key in self.numbers}
 
 
 class RankRendezvous:
-    """The rendezvous of one step. `edges` are the keys of all edges, in the order that all ranks have."""
+    """The rendezvous of one step of a graph."""
 
-    def __init__(
-        self, exchange: Exchange, graph: int, step: int, edges: Iterable[str], frames: Any = None
-    ) -> None:
+    def __init__(self, exchange: Exchange, graph: int, step: int, edges: Edges) -> None:
         self.exchange, self.number = exchange, (graph, step)
-        self.transport = exchange.transport
-        self._edges = {key: k for k, key in enumerate(edges)}
-        self._targets: dict[str, int] = {}
+        self.transport, self.edges = exchange.transport, edges
         self._tokens: dict[Any, Any] = {}
         self._waiting: dict[Any, Done] = {}
         self._error: BaseException | None = None
@@ -106,8 +110,8 @@ class RankRendezvous:
     def send(self, key: Any, token: Any) -> None:
         """Leave a token for a device, of this rank or another."""
         edge, tag = key
-        rank = self._target(edge)
-        place = (self._edges[edge], *(iteration for _, iteration in tag))
+        rank = self.edges.targets[edge]
+        place = (self.edges.numbers[edge], *[iteration for _, iteration in tag])
         if rank == self.transport.rank:
             self.arrived(place, token)
         elif token is DEAD:
@@ -118,7 +122,7 @@ class RankRendezvous:
     def receive(self, key: Any, done: Done) -> Cancel:
         """Have `done` called with a token."""
         edge, tag = key
-        place = (self._edges[edge], *(iteration for _, iteration in tag))
+        place = (self.edges.numbers[edge], *[iteration for _, iteration in tag])
         with self._lock:
             error = self._error
             there = place in self._tokens
@@ -171,11 +175,6 @@ class RankRendezvous:
             done = self._waiting.pop(place, None)
         if done is not None:
             done(CancelledError("the wait for a token was cancelled"), ())
-
-    def _target(self, edge: str) -> int:
-        if edge not in self._targets:
-            self._targets[edge] = DeviceName.parse(edge.split(";")[1]).rank or 0
-        return self._targets[edge]
 
 
 def _reason(error: BaseException) -> BaseException:

@@ -32,7 +32,7 @@ from dsl.ir.registry import Trait, get_op
 from dsl.ir.text import parse
 from dsl.mpi import pulse
 from dsl.mpi.messages import Record
-from dsl.mpi.rendezvous import RankRendezvous
+from dsl.mpi.rendezvous import Edges, RankRendezvous
 from dsl.mpi.shared import transport
 from dsl.mpi.world import world
 from dsl.passes.lower_spanning import lower_spanning
@@ -53,7 +53,7 @@ def _rank(device: str) -> int:
 
 def _edges(whole: Partition) -> list[str]:
     nodes = (node for part in whole.parts.values() for node in part.graph.nodes)
-    return sorted(node.attrs["key"] for node in nodes if node.op.name == "send")
+    return [node.attrs["key"] for node in nodes if node.op.name == "send"]
 
 
 def _bytes(text: str) -> np.ndarray:
@@ -86,7 +86,7 @@ class RankStep:
         )
         self.whole = partition(placed)
         self.whole.check_complete()
-        self.edges = _edges(self.whole)
+        self.edges = Edges(_edges(self.whole))
         self.number = here.rank << 32 | next(_serial)
         self.parallel = parallel
         own = {d: p for d, p in self.whole.parts.items() if _rank(d) == here.rank}
@@ -94,6 +94,11 @@ class RankStep:
         self.devices = devices_of(here.rank, devices, own)
         self.runners = {p.graph: runner_of(p.graph, parallel, d) for d, p in own.items()}
         self.others = _by_rank(self.whole, here.rank)
+        first = len(graph.params) - len(bound)
+        self.fed = {
+            rank: sorted({k for part in parts for k in part.params if k < first})
+            for rank, parts in self.others.items()
+        }
         self._steps = itertools.count(1)
         self._lock = threading.Lock()
         self._register()
@@ -105,7 +110,7 @@ class RankStep:
                 {"device": p.device, "text": p.graph.text, "params": p.params, "results": p.results}
                 for p in parts
             ]
-            told = {"parts": what, "edges": self.edges, "parallel": self.parallel}
+            told = {"parts": what, "edges": list(self.edges.numbers), "parallel": self.parallel}
             transport().send(rank, REGISTER, (self.number,), _bytes(json.dumps(told)))
             for k in sorted({k for p in parts for k in p.params if k >= first}):
                 transport().send(rank, BOUND, (self.number, k), self.bound[k - first])
@@ -124,7 +129,7 @@ class RankStep:
         here.cancelled = lambda: waiting.error is not None or (asked is not None and asked())
         meeting = RankRendezvous(exchange(), self.number, step, self.edges)
         try:
-            self._ask(step, args, len(feeds))
+            self._ask(step, args)
             found = self._run_here(args, here, meeting, waiting)
             self._wait(waiting, here)
         except BaseException:
@@ -138,11 +143,10 @@ class RankStep:
             for device, index in self.whole.sources
         ]
 
-    def _ask(self, step: int, args: Sequence[Any], count: int) -> None:
+    def _ask(self, step: int, args: Sequence[Any]) -> None:
         """Send each rank the feeds that its parts need, and word to start."""
         send = transport().send
-        for rank, parts in self.others.items():
-            needed = sorted({k for p in parts for k in p.params if k < count})
+        for rank, needed in self.fed.items():
             for k in needed:
                 send(rank, FEED, (self.number, step, k), args[k])
             send(rank, STEP, (self.number, step, len(needed)))
@@ -301,7 +305,7 @@ class _Registered:
     """The parts of one step's graph that this rank runs."""
 
     def __init__(self, told: Mapping[str, Any], devices: Mapping[str, Cpu]) -> None:
-        self.edges = told["edges"]
+        self.edges = Edges(told["edges"])
         parts = [
             Part(p["device"], parse(p["text"]), tuple(p["params"]), tuple(p["results"]))
             for p in told["parts"]

@@ -29,7 +29,7 @@ from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph
 from dsl.ir.parts import Partition
 from dsl.ir.token_machine import run_tokens
-from dsl.mpi.rendezvous import RankRendezvous
+from dsl.mpi.rendezvous import Edges, RankRendezvous
 from dsl.mpi.world import world
 from dsl.passes.lower_control import lower_control
 from dsl.runtime.devices import Cpu
@@ -55,7 +55,7 @@ def run_over_ranks(
         order = random.Random(orders.random())
         return run_tokens(graph, given, environment=environment, order=order, **options)
 
-    meeting = RankRendezvous(exchange(), 7, steps, keys) if SIZE > 1 else None
+    meeting = RankRendezvous(exchange(), 7, steps, Edges(keys)) if SIZE > 1 else None
     arrays = [np.asarray(arg) for arg in args]
     problem: Any = None
     mine: Any = {}
