@@ -282,16 +282,19 @@ class Compiled(Generic[P, R]):
         try:
             return self._compile_some_sizes(arguments, reason), arguments
         except Exception as error:
-            for level in range(self._static_level + 1, 3):
+            for level in (1, 2):  # another thread may have raised the function's own meanwhile
                 again = self._signature.take_apart(args, kwargs, static_level=level)
                 if again.key == arguments.key:
                     continue
+                found, _ = self._find(again)
+                if found is not None:
+                    return found, again
                 why = f"{reason}; the values of Python numbers are needed while tracing ({_first_line(error)})"
                 try:
                     entry = self._compile_some_sizes(again, why)
                 except DslError:
                     continue
-                self._static_level = level
+                self._static_level = max(self._static_level, level)
                 return entry, again
             raise
 

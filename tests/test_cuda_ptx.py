@@ -390,7 +390,7 @@ def test_a_bias_along_the_rows_leaves_vectors_whole() -> None:
 
 
 @pytest.mark.xfail(
-    reason="each point of a vector finds its row anew, which parts the vector", strict=True
+    reason="LLVM folds row and column of the first point, not of its neighbours", strict=True
 )
 def test_the_inner_part_of_a_pad_is_copied_by_vectors() -> None:
     inner = kernels(padded, array(512, 512))[-1]

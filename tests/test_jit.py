@@ -685,3 +685,20 @@ def test_an_array_whose_dtype_only_equals_numpys_own_is_taken() -> None:
 
     dsl.jit(write)(x)
     assert x[0] == 7
+
+
+def test_threads_that_all_learn_at_once_that_a_number_must_be_static() -> None:
+    f = dsl.jit(lambda x, axis: x.sum(axis))
+    found: list[Any] = []
+    ready = threading.Barrier(4)
+
+    def work() -> None:
+        ready.wait()
+        found.append(f(np.ones((2, 3)), 1).tolist())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[3.0, 3.0]] * 4

@@ -324,7 +324,7 @@ def _make_input(
     storage.strides = described.strides if known or described.strides is None else unknown(shape)
     kind = {"array": Kind.ARRAY, "scalar": Kind.SCALAR, "python": Kind.PYTHON}[described.kind]
     traced = Traced(storage, (), kind)
-    if isinstance(leaf, np.ndarray):
+    if described.kind == "array":
         trace.by_array[id(leaf)] = traced
         trace.keep.append(leaf)
     return traced

@@ -127,7 +127,8 @@ class Frame:
             return evaluate(dim, self.sizes)
         except KeyError:
             for symbol, source in self.sources.items():
-                if symbol not in self.sizes and source in self.values:
+                known = source in self.values or source.node.op.name == "const"
+                if symbol not in self.sizes and known:
                     self.sizes[symbol] = int(self.number(source))
             return evaluate(dim, self.sizes)
 
