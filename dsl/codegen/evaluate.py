@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,6 +96,7 @@ class Evaluator:
     fetch: Callable[[Expression], Scalar | None] = lambda e: (
         None
     )  # values this kernel itself computes
+    shifts: dict[Var, int] = field(default_factory=dict)  # how much further than its point a variable is
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -128,6 +129,12 @@ class Evaluator:
 
     def affine(self, a: Affine) -> Operand:
         """Return an index as a number."""
+        return self.fn.add(self._unshifted(a), self._shift(a))
+
+    def _shift(self, a: Affine) -> int:
+        return sum(scale * self.shifts[var] for var, scale in a.terms if var in self.shifts)
+
+    def _unshifted(self, a: Affine) -> Operand:
         fn, total = self.fn, self.host.dim(a.offset)
         for var, scale in a.terms:
             total = fn.add(total, fn.mul(self.points[var], scale))
@@ -161,9 +168,11 @@ class Evaluator:
         fixed: Operand = 0
         for a, stride in zip(index, array.strides, strict=True):
             if isinstance(a.offset, int) and isinstance(stride, int):
-                fixed = fn.add(fixed, a.offset * stride)
-                a = Affine(a.terms, 0, a.extra)
-            moving = fn.add(moving, fn.mul(self.affine(a), stride))
+                fixed = fn.add(fixed, (a.offset + self._shift(a)) * stride)
+                index_here = self._unshifted(Affine(a.terms, 0, a.extra))
+            else:
+                index_here = self.affine(a)
+            moving = fn.add(moving, fn.mul(index_here, stride))
         return Array(array.dtype, array.pointer, (0,), (1,)).address(fn, (fn.add(moving, fixed),))
 
     def _given(self, e: Expression) -> Scalar:

@@ -39,6 +39,7 @@ _MOST = 8  # points that a thread computes side by side
 _LONG = 40  # ops beyond which it computes at most two
 _KEPT = 32  # numbers that a thread keeps of its row
 _TILE = 32
+_SECTOR = 32  # bytes that memory moves at least
 _FEW_BLOCKS = 128  # fewer leave a large GPU idle
 _CHUNK = 1 << 14  # points of a chunk, at least
 _CHUNKS = 1 << 10  # chunks of a row, at most
@@ -114,40 +115,44 @@ class GridEmitter(KernelEmitter):
         shared = self.evaluator(fn)
         self.hoist(shared, everything)
 
-        def points(starts: Sequence[Operand]) -> None:
-            made = [self._at(shared, groups, at) for at in starts]
+        def points(first: Operand, count: int) -> None:
+            made = [self._at(shared, groups, first, k) for k in range(count)]
             self.read_ahead(made, everything)
             values = [[e.value(x) for x in everything] for e in made]
             for evaluator, found in zip(made, values, strict=True):
                 self.store_all(evaluator, found)
 
         if isinstance(total, int) and total % (BLOCK * vector) == 0:
-            points([fn.add(start, k) for k in range(vector)])
+            points(start, vector)
         elif vector == 1 or (isinstance(total, int) and total % vector == 0):
             with fn.if_(fn.compare("slt", start, count)):
-                points([fn.add(start, k) for k in range(vector)])
+                points(start, vector)
         else:
             full = fn.compare("sle", fn.add(start, vector), count)
 
             def tail() -> None:
                 with fn.loop(start, count) as at:
-                    points([at])
+                    points(at, 1)
 
-            fn.if_else(full, lambda: points([fn.add(start, k) for k in range(vector)]), tail)
+            fn.if_else(full, lambda: points(start, vector), tail)
         return Geometry((ceil_div(total, BLOCK * vector), 1), BLOCK)
 
     def _divides(self, group: Sequence[int], number: int) -> bool:
         extent = size_of(tuple(self.kernel.variables[k].extent for k in group))
         return isinstance(extent, int) and extent % number == 0
 
-    def _at(self, shared: Evaluator, groups: list[list[int]], at: Operand) -> Evaluator:
-        """Return an evaluator at one point, which knows what is the same for all points."""
+    def _at(
+        self, shared: Evaluator, groups: list[list[int]], at: Operand, further: int = 0
+    ) -> Evaluator:
+        """Return an evaluator at one point, or so much further along the last axis, which knows what all points share."""
         made = Evaluator(
             self.fn, self.host, dict(shared.points), [*shared.scopes, {}], shared.on_bad, shared.metadata
         )  # fmt: skip
         made.fetch = partial(self.fetch, made)
         if groups:
             self.unflatten(made, groups, at)
+            if further:
+                made.shifts[self.kernel.variables[groups[-1][-1]]] = further
         return made
 
     def fetch(self, evaluator: Evaluator, e: Expression) -> Scalar | None:
@@ -323,18 +328,30 @@ class GridEmitter(KernelEmitter):
             chunk = max(_CHUNK, -(-length // _CHUNKS))
             return Team(BLOCK, 1, True, vector, chunk=-(-chunk // step) * step)
         steps = -(-units // threads)
-        loads = (e for r in self.kernel.roots for e in walk(r.expression) if e.kind == "load")
-        kept = len({e for e in loads if e.value not in self.roots})
-        keeps = steps * vector * max(1, kept) <= _KEPT
+        keeps = steps * vector * max(1, self._read_again()) <= _KEPT
         return Team(threads, in_block, True, vector, steps if keeps else None)
 
     def _team_across(self, rows: DimLike, length: DimLike) -> Team:
         if not isinstance(length, int):
             return Team(8, WARP, False)
+        narrow = max(4, _SECTOR // max(r.value.dtype.itemsize for r in self.kernel.roots))
+        steps = -(-length // (1024 // narrow))
+        if self._read_again() and steps * self._read_again() <= _KEPT:
+            threads = min(1024 // narrow, max(8, power_of_two(-(-length // 8))))
+            return Team(threads, narrow, False, steps=-(-length // threads))
         threads = min(16, power_of_two(-(-length // 4)))
         if self.may_cut and length >= 512 and self._few(rows, WARP):
             return Team(8, WARP, False, chunk=max(256, -(-length // 64)))
         return Team(threads, WARP if threads * WARP >= 64 else 64, False)
+
+    def _read_again(self) -> int:
+        """Return how many arrays more than one stage reads."""
+        stages: dict[Expression, set[int]] = {}
+        for root in self.kernel.roots:
+            for e in walk(root.expression):
+                if e.kind == "load" and e.value not in self.roots:
+                    stages.setdefault(e, set()).add(root.stage)
+        return sum(len(found) > 1 for found in stages.values())
 
     @staticmethod
     def _few(rows: DimLike, in_block: int) -> bool:

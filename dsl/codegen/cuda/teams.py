@@ -86,17 +86,34 @@ def _through_memory(
     source: Source, team: Team, member: Value, slot: Value,
     items: Sequence[tuple[np.dtype, Scalar, Combine]],
 ) -> list[Scalar]:  # fmt: skip
-    """Let every thread read what its team has, in order."""
+    """Let every thread read what its team has, in order; what is in one warp is united before."""
     fn = source.fn
-    places = [source.shared(team.block * dtype.itemsize) for dtype, _, _ in items]
-    mine = fn.add(fn.mul(member, team.rows), slot)
-    for (dtype, scalar, _), place in zip(items, places, strict=True):
-        store_scalar(fn, dtype, scalar, fn.gep(place, fn.mul(mine, dtype.itemsize)))
+    share = max(1, min(team.threads, WARP // team.rows))  # threads of a team that are in one warp
+    found = [scalar for _, scalar, _ in items]
+    distance = team.rows * share // 2
+    while distance >= team.rows:
+        found = [
+            combine(scalar, shuffled(source, "bfly", scalar, distance))
+            for scalar, (_, _, combine) in zip(found, items, strict=True)
+        ]
+        distance //= 2
+    count = team.threads // share
+    if count == 1:
+        return found
+    places = [source.shared(count * team.rows * dtype.itemsize) for dtype, _, _ in items]
+    mine = fn.add(fn.mul(fn.binary("udiv", member, share), team.rows), slot)
+    for (dtype, _, _), scalar, place in zip(items, found, places, strict=True):
+        address = fn.gep(place, fn.mul(mine, dtype.itemsize))
+        if share == 1:
+            store_scalar(fn, dtype, scalar, address)
+            continue
+        with fn.if_(fn.compare("eq", fn.binary("and", member, share - 1), 0)):
+            store_scalar(fn, dtype, scalar, address)
     source.barrier()
     united = []
     for (dtype, _, combine), place in zip(items, places, strict=True):
         total: Scalar | None = None
-        for k in range(team.threads):
+        for k in range(count):
             at = fn.mul(fn.add(slot, k * team.rows), dtype.itemsize)
             one = load_scalar(fn, dtype, fn.gep(place, at))
             total = one if total is None else combine(total, one)
