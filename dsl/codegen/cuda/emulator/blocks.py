@@ -67,6 +67,10 @@ class Block:
         return self.last.line if self.last is not None else self.function.line
 
 
+LIBM = {f"{name}{suffix}": name for name in ("sin", "cos", "tan", "fmod") for suffix in ("", "f")}
+"""Functions of C's library that code without libdevice calls for rare arguments, by NumPy's names: they are the host's."""
+
+
 def callees(function: Function) -> list[str]:
     """The functions that a function calls by name."""
     found = []
@@ -177,7 +181,7 @@ class _Builder:
             raise PtxError("call through a register is not supported", line=instruction.line)
         block.instructions.append(instruction)
         block.last = instruction
-        if names[0] == "vprintf":
+        if names[0] == "vprintf" or names[0] in LIBM:
             return
         block.exit = Exit("call", [len(self.blocks)], callee=names[0])
         self.blocks.append(Block(self.function))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from dsl.codegen.cuda.emulator.blocks import LIBM
 from dsl.codegen.cuda.emulator.chunk import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from dsl.codegen.cuda.emulator.emitter import KINDS, Emitter, size_of_kind
 from dsl.codegen.cuda.emulator.groups import Group
@@ -137,6 +139,9 @@ def _call(e: Emitter, i: Instruction) -> None:
     if name == "vprintf":
         _print(e, i, i.operands[0])
         return
+    if name in LIBM:
+        _libm(e, name, i.operands[0], arguments)
+        return
     if function is None or function.body is None:
         fail = e.bind(_unknown, "unknown")
         e.line(f"{fail}(G, {i.line}, {name!r})")
@@ -164,6 +169,27 @@ def _pass(e: Emitter, formal: Register, actual: object) -> None:
     else:
         value = e.register(source, "bytes")
         e.define(formal, kind, e.let(f"{e.bind(from_bytes, 'from_bytes')}({value}, 0, {kind})"))
+
+
+def _libm(e: Emitter, name: str, result: object, arguments: Vector) -> None:
+    assert isinstance(result, Vector)
+    assert isinstance(result.items[0], Variable)
+    kind = "f4" if name.endswith("f") else "f8"
+    function = e.bind(partial(_host, getattr(np, LIBM[name]), kind), f"libm_{name}")
+    args = ", ".join(
+        e.register(e.program.params[actual], e.program.home(e.program.params[actual]))
+        for actual in arguments.items
+        if isinstance(actual, Variable)
+    )
+    register = e.program.params[result.items[0]]
+    e.define(register, e.program.home(register), e.let(f"{function}({args})"))
+
+
+def _host(function: Callable[..., Array], kind: str, *args: Array) -> Array:
+    """Call a function of the host on lanes, whatever type their bits are held as."""
+    with np.errstate(all="ignore"):
+        found = function(*(np.ascontiguousarray(a).view(kind).reshape(-1) for a in args))
+    return np.asarray(found, kind).view(args[0].dtype).reshape(args[0].shape)
 
 
 def _unknown(group: Group, line: int, name: str) -> None:
