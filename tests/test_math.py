@@ -22,7 +22,9 @@ import scipy.special
 
 from dsl.codegen import math
 from dsl.codegen.cpu import jit
+from dsl.codegen.library import routines
 from dsl.codegen.llvm import Module
+from dsl.codegen.vector_unit import register_bytes
 
 SAMPLES = int(os.environ.get("DSL_MATH_SAMPLES", "20000"))
 SINGLE, DOUBLE = np.dtype("f4"), np.dtype("f8")
@@ -57,14 +59,17 @@ BOUNDS = {
 # --- Kernels -------------------------------------------------------------------------------------
 
 
-def loop_text(name: str, dtype: np.dtype) -> str:
-    """A module with a loop that applies a function to arrays."""
+def loop_text(name: str, dtype: np.dtype, lanes: int = 0) -> str:
+    """A module with a loop that applies a function to arrays, by a routine for so many elements if asked for."""
     type, arity = ("float" if dtype == SINGLE else "double"), 1 + (name in BINARY)
     module = Module("test")
     params = [("ptr noalias", f"p{i}") for i in range(arity + 1)]
     fn = module.function("kernel", "void", [*params, ("i64", "n")])
     *sources, target, count = fn.params
-    with fn.loop(0, count) as i:
+    width = module.metadata(f'!{{!"llvm.loop.vectorize.width", i32 {lanes}}}')
+    metadata = module.metadata(f"distinct !{{%self, {width}}}")
+    fn.lanes = (lanes,) if lanes else None
+    with fn.loop(0, count, metadata=metadata if lanes else "") as i:
         loaded = [fn.load(type, fn.gep(source, i, type)) for source in sources]
         fn.store(math.call(fn, name, *loaded), fn.gep(target, i, type))
     fn.ret()
@@ -384,6 +389,27 @@ def test_loops_are_vectorised(name: str, dtype: np.dtype) -> None:
     suffix = "p[sd]" if dtype == SINGLE else "pd"
     wanted = rf"\tv(fn?m(add|sub)\d+|rndscale|round|mul){suffix}\t.*%[yz]mm"
     assert re.search(wanted, jit.assembly(loop_text(name, dtype)))
+
+
+@BOTH
+@pytest.mark.parametrize("registers", [1, 4])
+@pytest.mark.parametrize("name", math.FUNCTIONS)
+def test_routines_for_vectors_give_the_same_bits(
+    name: str, registers: int, dtype: np.dtype
+) -> None:
+    lanes = registers * register_bytes() // dtype.itemsize
+    text = loop_text(name, dtype, lanes)
+    routines.provide(text)
+    run = runner(jit.load(text), dtype, math.arity(name))
+    extremes = [np.resize(special(dtype), 131), np.resize(special(dtype)[::-1], 131)]
+    arrays = [
+        np.concatenate([a[:: len(a) // 997], b]) for a, b in zip(samples(name, dtype), extremes)
+    ]
+    bits = np.dtype(f"u{dtype.itemsize}")
+    expected, found = kernel(name, dtype)(*arrays), run(*arrays)
+    same = (found.view(bits) == expected.view(bits)) | (np.isnan(found) & np.isnan(expected))
+    assert same.all()
+    assert f"_x{lanes}_" in jit.optimized_text(text, 2).partition("vector.body:")[2]
 
 
 def test_nothing_but_the_rare_branch_calls_libm() -> None:

@@ -29,6 +29,7 @@ from dsl.codegen.expressions import Affine, Expression, Var
 from dsl.codegen.llvm import Function, Operand, Value, Variable, read
 from dsl.codegen.panels import Panel
 from dsl.codegen.plan import Kernel, Root, Stage, is_checked, reads_of
+from dsl.codegen.vector_unit import register_bytes
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike
 from dsl.ir.types import dtype_name, size_of
@@ -48,6 +49,8 @@ _STREAMS = 4  # places of a chunk that are read at once: memory gives a third mo
 _STACK = 16 * 1024  # bytes of scratch on the stack; more comes from the allocator
 _SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as many vectors at once
 _FEW = 3  # elementary functions of a loop that works on four vectors at once
+_REGISTERS = 4  # that a call of an elementary function fills
+_SHORT = 16  # iterations of a loop that is left to be unrolled
 _NANOSECONDS = 20_000.0  # work that is worth a thread
 
 
@@ -94,6 +97,11 @@ class KernelEmitter:
 
     def emit(self) -> None:
         """Emit the kernel and, if it reads through index arrays, what happens when an index is wrong."""
+        before, self.host.fn.lanes = self.host.fn.lanes, ()
+        self.emit_loops()
+        self.host.fn.lanes = before
+
+    def emit_loops(self) -> None:
         if self.checks:
             self.flag = self.host.fn.alloca(8)
             self.host.fn.store(Value("0", "i64"), self.flag)
@@ -213,18 +221,97 @@ class KernelEmitter:
         self.hoist(evaluator, hoist)
         low, high = first or (0, self.extent(fn, groups[0]))
         extent = high if first is None else -1
-        with fn.loop(low, high, metadata=self.independent(group, extent)) as at, evaluator.scope():
-            self.place(evaluator, groups[0], at)
-            before = evaluator.metadata
-            if group:
-                evaluator.metadata = f", !llvm.access.group {group}"
-            if last:
-                body()
-            else:
+        if last and vector:
+            inner = self.kernel.variables[groups[0][-1]]
+            with self.accessing(evaluator, group):
+                plain = self.independent(group, extent)
+                for at in self.vector_loops(evaluator, inner, (low, high), group, plain):
+                    self.place(evaluator, groups[0], at)
+                    body()
+        else:
+            loop = fn.loop(low, high, metadata=self.independent(group, extent))
+            with loop as at, evaluator.scope(), self.accessing(evaluator, group):
+                self.place(evaluator, groups[0], at)
                 self.nest(evaluator, groups[1:], body, vector=vector, hoist=hoist)
-            evaluator.metadata = before
         for k in groups[0]:
             del evaluator.points[self.kernel.variables[k]]
+
+    @staticmethod
+    @contextlib.contextmanager
+    def accessing(evaluator: Evaluator, group: str) -> Iterator[None]:
+        """Let memory accesses belong to a group, if there is one."""
+        before = evaluator.metadata
+        if group:
+            evaluator.metadata = f", !llvm.access.group {group}"
+        yield
+        evaluator.metadata = before
+
+    def vector_loops(
+        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], group: str, otherwise: str
+    ) -> Iterator[Value]:  # fmt: skip
+        """Open, one after the other, the loops that together go from one end to the other; yield where each is.
+
+        A loop that calls elementary functions is told how many elements to take at a time: as many as fill the four
+        registers that a routine of the library takes. What remains is done a register at a time. Other loops are left
+        to LLVM, with other metadata; it may call the routines for one register.
+        """
+        fn, size = evaluator.fn, register_bytes()
+        for low, high, lanes in self.stretches(fn, var, *ends):
+            metadata = self.in_step(group, lanes) if lanes else otherwise
+            before, fn.lanes = fn.lanes, (lanes,) if lanes else (size // 8, size // 4)
+            with fn.loop(low, high, metadata=metadata) as at, evaluator.scope():
+                yield at
+            fn.lanes = before
+
+    def stretches(
+        self, fn: Function, var: Var, low: Operand, high: Operand
+    ) -> Iterator[tuple[Operand, Operand, int]]:
+        """Yield where the loops along a variable start and end, and how many elements each takes at a time, if known."""
+        one, extent = self.elements_at_once(var), fn.sub(high, low)
+        many = _REGISTERS * one
+        if not one or (isinstance(extent, int) and extent <= _SHORT):
+            yield low, high, 0
+        elif isinstance(extent, int) and extent < many:
+            yield low, high, one
+        elif isinstance(low, Value) and not self.inner:  # a thread's share: what remains is little
+            yield low, high, many
+        else:
+            middle = fn.add(low, fn.masked(extent, -many))
+            yield low, middle, many
+            if middle != high:
+                yield middle, high, one
+
+    def elements_at_once(self, var: Var) -> int:
+        """Return how many elements fill a register in a loop that calls functions and reads one element after another.
+
+        Zero if it does not: strided reads and reads through index arrays are left to LLVM to weigh up.
+        """
+        roots = list(self.kernel.stages[self.current].roots if self.inner else self.kernel.roots)
+        moving = [e for r in roots for e in walk(r.expression) if var in e.vars]
+        if not any(e.node is not None and e.node.op.name in MATH for e in moving):
+            return 0
+        if any(e.dtype.kind == "c" for e in moving) or not all(
+            self.is_smooth(r, var) for r in roots
+        ):
+            return 0
+        return register_bytes() // max(4, *(e.dtype.itemsize for e in moving))
+
+    def is_smooth(self, root: Root, var: Var) -> bool:
+        """Tell whether the accesses for a root go from element to element along a variable, or stay where they are."""
+        places = [(e.index, e.value) for e in walk(root.expression) if e.kind == "load"]
+        if root.value in self.stores:
+            places.append((root.index, root.value))
+        return all(self.step(index, value, var) in (0, 1) for index, value in places)
+
+    def step(self, index: tuple[Affine, ...], value: Any, var: Var) -> Any:
+        """Return by how many elements an access moves with a variable, or None if that is not known."""
+        if value in self.stores:
+            return stride_of(index, self.stores[value], var)
+        if value not in self.roots:
+            return stride_of(index, self.host.array(value), var)
+        last = index[-1] if index else Affine()
+        own = sum(scale for v, scale in last.terms if v is var)
+        return own if all(var not in i.vars for i in index[:-1]) else None
 
     def new_group(self) -> str:
         """Return a new name for memory accesses of which no two iterations of a loop touch the same place."""
@@ -241,7 +328,7 @@ class KernelEmitter:
         if not group:
             return ""
         accesses = self.module.metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
-        if isinstance(extent, int) and 0 <= extent <= 16:
+        if isinstance(extent, int) and 0 <= extent <= _SHORT:
             return self.module.metadata(f"distinct !{{%self, {accesses}}}")
         once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
         vectors = self.vectors(extent)
@@ -249,6 +336,18 @@ class KernelEmitter:
             return self.module.metadata(f"distinct !{{%self, {accesses}, {once}}}")
         several = self.module.metadata(f'!{{!"llvm.loop.interleave.count", i32 {vectors}}}')
         return self.module.metadata(f"distinct !{{%self, {accesses}, {once}, {several}}}")
+
+    def in_step(self, group: str, lanes: int) -> str:
+        """Return what tells LLVM to take so many iterations at a time, which are independent."""
+        parts = [
+            f'!{{!"llvm.loop.parallel_accesses", {group}}}',
+            '!{!"llvm.loop.unroll.disable"}',
+            f'!{{!"llvm.loop.vectorize.width", i32 {lanes}}}',
+            '!{!"llvm.loop.interleave.count", i32 1}',
+        ]
+        return self.module.metadata(
+            f"distinct !{{%self, {', '.join(map(self.module.metadata, parts))}}}"
+        )
 
     def plain(self) -> str:
         """Return what tells LLVM that a loop is short and best left alone."""
@@ -310,6 +409,7 @@ class KernelEmitter:
         made = self.module.function(
             name, "void", [("ptr", "env"), ("i64", "lo"), ("i64", "hi")], internal=True, parent=fn,
         )  # fmt: skip
+        made.lanes = ()
         body(made, made.params[1], made.params[2])
         self.finish_checks(made)
         made.ret()

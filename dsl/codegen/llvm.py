@@ -26,7 +26,17 @@ from typing import Any
 
 from dsl.errors import InternalError
 
-__all__ = ["Function", "Module", "Operand", "Value", "Variable", "float_constant", "read", "width"]
+__all__ = [
+    "Function",
+    "Lanes",
+    "Module",
+    "Operand",
+    "Value",
+    "Variable",
+    "float_constant",
+    "read",
+    "width",
+]
 
 _WIDTH = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128}
 _BYTES = {
@@ -60,7 +70,14 @@ class Value:
         return f"{self.type} {self.text}"
 
 
+def _bare(type: str) -> str:
+    """Return a param's type without its attributes."""
+    return type if type.startswith("<") else type.split()[0]
+
+
 Operand = Value | int
+Lanes = tuple[int, ...] | None
+"""How many elements at a time the loop around an instruction may be vectorised for; None: nobody knows."""
 
 
 def float_constant(number: float, type: str) -> Value:
@@ -102,6 +119,7 @@ class Module:
         self._globals: list[str] = []
         self._metadata: list[str] = []
         self._raw: dict[str, str] = {}
+        self._kept: dict[str, None] = {}
         self.links: dict[str, str] = {}  # modules to link to this one, by name
         self._serial = 0
         self.unlikely = ""
@@ -131,6 +149,10 @@ class Module:
         self._declarations.setdefault(
             name, f"declare {result} @{name}({', '.join(params)}) {attributes}"
         )
+
+    def keep(self, name: str) -> None:
+        """Let LLVM keep a declaration that nothing refers to yet."""
+        self._kept[name] = None
 
     def include(self, name: str, text: str) -> None:
         """Add a complete definition under a name, once."""
@@ -164,9 +186,17 @@ class Module:
         defined = set(self.functions) | set(self._raw)
         declared = [line for name, line in self._declarations.items() if name not in defined]
         bodies = [function.text() for function in self.functions.values()]
-        return "\n".join(
-            [*self._globals, *declared, *self._raw.values(), *bodies, *self._metadata, ""]
-        )
+        heads = [*self._globals, *self._list_of_kept(), *declared]
+        return "\n".join([*heads, *self._raw.values(), *bodies, *self._metadata, ""])
+
+    def _list_of_kept(self) -> list[str]:
+        if not self._kept:
+            return []
+        listing = ", ".join(f"ptr @{name}" for name in self._kept)
+        kind = f"[{len(self._kept)} x ptr]"
+        return [
+            f'@llvm.compiler.used = appending global {kind} [{listing}], section "llvm.metadata"'
+        ]
 
 
 class Function:
@@ -177,7 +207,7 @@ class Function:
         attributes: str, parent: Function | None,
     ) -> None:  # fmt: skip
         self.module, self.name, self.result, self.parent = module, name, result, parent
-        self.params = [Value(f"%{label}", type.split()[0], self) for type, label in params]
+        self.params = [Value(f"%{label}", _bare(type), self) for type, label in params]
         self._listing = [f"{type} %{label}" for type, label in params]
         self._linkage, self._attributes = "internal " if internal else "", attributes
         self._prologue: list[str] = []
@@ -186,6 +216,7 @@ class Function:
         self._block = "entry"
         self.terminated = False
         self.captured: dict[Value, Value] = {}  # value of the parent -> value here
+        self.lanes: Lanes = None
         self._constants: dict[tuple[Any, ...], Value] = {}
 
     def text(self) -> str:
@@ -199,7 +230,7 @@ class Function:
 
     def add_param(self, type: str, label: str) -> Value:
         """Add a param at the end, while the function is under construction."""
-        made = Value(f"%{label}", type.split()[0], self)
+        made = Value(f"%{label}", _bare(type), self)
         self.params.append(made)
         self._listing.append(f"{type} %{label}")
         return made
@@ -456,6 +487,10 @@ class Function:
 
     def both(self, a: Value, b: Value) -> Value:
         return self.binary("and", a, b)
+
+    def masked(self, a: Operand, mask: int) -> Operand:
+        """The bits of an integer that are in a mask."""
+        return a & mask if isinstance(a, int) else self.binary("and", a, mask)
 
     def either(self, a: Value, b: Value) -> Value:
         return self.binary("or", a, b)

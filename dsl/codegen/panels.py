@@ -48,16 +48,15 @@ class Panel:
     def columns(self, body: Callable[[], None], *, hoist: Sequence[Expression] = ()) -> None:
         """Loop over the columns of the panel, vectorised."""
         k, fn, evaluator = self.k, self.fn, self.evaluator
-        group = k.module.metadata("distinct !{}")
+        group = k.new_group()
         accesses = k.module.metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
-        metadata = k.module.metadata(f"distinct !{{%self, {accesses}}}")
+        plain = k.module.metadata(f"distinct !{{%self, {accesses}}}")
         k.hoist(evaluator, hoist)
-        with fn.loop(0, self.width, metadata=metadata) as at, evaluator.scope():
-            self.column = at
-            evaluator.points[self.last] = fn.add(self.left, at)
-            before, evaluator.metadata = evaluator.metadata, f", !llvm.access.group {group}"
-            body()
-            evaluator.metadata = before
+        with k.accessing(evaluator, group):
+            for at in k.vector_loops(evaluator, self.last, (0, self.width), group, plain):
+                self.column = at
+                evaluator.points[self.last] = fn.add(self.left, at)
+                body()
         del evaluator.points[self.last]
 
     def run(self) -> None:

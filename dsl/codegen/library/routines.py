@@ -1,8 +1,8 @@
 """The runtime library: routines that do not depend on the program, compiled once per process, one module for each.
 
 A routine is a function of C conventions, named `dsl_lib_<stem>_<dtype>`. Programs call it by name; `provide` looks
-through a module's text for such names, those of `foreign` and of `cpu.gemm`, and makes them known to the linker. It
-loads the routines it finds (through the disk cache, as programs, by their notes in `cpu.recipes`), and what they need in
+through a module's text for such names, those of `elementary`, `foreign` and `cpu.gemm`, and makes them known to the
+linker. It loads the routines it finds (through the disk cache, as programs, by their notes in `cpu.recipes`), and what they need in
 turn.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from dsl.codegen.cpu import jit, recipes
 from dsl.codegen.llvm import Function, Module, Operand, Value
+from dsl.codegen.vector_unit import vector_unit
 from dsl.ir.types import BY_NAME, dtype_name
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
 Build = Callable[[Module, str, np.dtype], None]
 
 _PREFIX = "dsl_lib_"
-_SYMBOL = re.compile(r"@(dsl_(?:lib|gemm|ufunc|ufuncdata|sort|argsort|blas|lapack)_\w+)")
+_SYMBOL = re.compile(r"@(dsl_(?:lib|math|gemm|ufunc|ufuncdata|sort|argsort|blas|lapack)_\w+)")
 _BUILDERS: dict[str, Build] = {}
 _FLAGS: dict[str, tuple[str, ...]] = {}
 _loaded: dict[str, jit.Code | None] = {}
@@ -122,19 +123,15 @@ def _provide_one(symbol: str) -> None:
 def _module_of(symbol: str) -> tuple[str, int, tuple[str, ...]]:
     """Return the module that defines a symbol, and the level and flags to compile it with."""
     stem, dtype = _stem_and_dtype(symbol)
+    if symbol.startswith("dsl_math_"):
+        from dsl.codegen.library import elementary
+
+        return elementary.module_text(symbol), elementary.LEVEL, elementary.FLAGS
     if not symbol.startswith(_PREFIX):
         from dsl.codegen.cpu import gemm
 
-        return gemm.library_text(dtype, _vector_unit()), gemm.LEVEL, gemm.FLAGS
+        return gemm.library_text(dtype, vector_unit()), gemm.LEVEL, gemm.FLAGS
     return routine_text(symbol), 2, _FLAGS[stem]
-
-
-def _vector_unit() -> str:
-    """Return the widest vectors of this CPU that matrix products are written for."""
-    features = importlib.import_module("numpy._core._multiarray_umath").__cpu_features__
-    if features.get("AVX512F") and features.get("AVX512_SKX"):
-        return "avx512"
-    return "avx2" if features.get("AVX2") and features.get("FMA3") else "plain"
 
 
 def at(fn: Function, dtype: np.dtype, base: Value, index: Operand) -> Value:

@@ -3,7 +3,8 @@
 `call(fn, "exp", x)` emits a call of `@dsl.exp.f32` or `@dsl.exp.f64`, after the argument's type, and adds that
 function to the module. It is always inlined. There are no branches, tables or calls in it: selection is by `select`,
 2**n is put together from bits. (sin, cos, tan and fmod call libm for arguments that hardly occur, in a way that does
-not keep a loop from being vectorised: see `reals.Body.rarely`.)
+not keep a loop from being vectorised: see `reals.Body.rarely`.) Where `fn.lanes` tells how the loop around will be
+vectorised, as in kernels, the call is one of a routine instead, see `dsl.codegen.library.elementary`.
 
 Special values are NumPy's and SciPy's: NaN, infinities, signed zeros, subnormal numbers, overflow. The largest errors
 found over the whole range, in units of the last place (`tests/test_math.py` with 1.5 million samples of each part of
@@ -79,6 +80,8 @@ __all__ = ["FUNCTIONS", "call"]
 HAS_FMA: bool | None = None
 """Whether to emit fused multiply-adds, which LLVM makes calls of libm for where the CPU has none; None asks the CPU."""
 
+_PURE = "nounwind willreturn memory(none)"
+
 FUNCTIONS: dict[str, Callable[..., Real]] = {
     function.__name__: function
     for function in (
@@ -107,32 +110,77 @@ def call(fn: Function, name: str, *args: Value) -> Value:
     if fn.module.libdevice and name in LIBDEVICE:
         own = f"__nv_{LIBDEVICE[name]}{'f' if args[0].type == 'float' else ''}"
         return fn.call(args[0].type, own, *args)
-    has_fma = fn.module.device or (_cpu_has_fma() if HAS_FMA is None else HAS_FMA)
-    definition = _definition(name, args[0].type, len(args), has_fma)
+    return inline(fn, name, *args) if fn.lanes is None else _call_routine(fn, name, *args)
+
+
+def arity(name: str) -> int:
+    """Return how many arguments one of `FUNCTIONS` takes."""
+    return FUNCTIONS[name].__code__.co_argcount
+
+
+def _call_routine(fn: Function, name: str, *args: Value) -> Value:
+    """Emit a call of the library's routine; the attribute tells LLVM's vectoriser which ones there are for vectors."""
+    type, many = args[0].type, "v" * len(args)
+    symbol = _routine(name, type, 1)
+    variants = []
+    for lanes in fn.lanes or ():
+        wide, kind = _routine(name, type, lanes), f"<{lanes} x {type}>"
+        fn.module.declare(wide, kind, [kind] * len(args), _PURE)
+        fn.module.keep(wide)
+        variants.append(f"_ZGV_LLVM_N{lanes}{many}_{symbol}({wide})")
+    fn.module.declare(symbol, type, [type] * len(args), _PURE)
+    listing = ", ".join(f"{type} {fn.use(arg).text}" for arg in args)
+    suffix = f' "vector-function-abi-variant"="{",".join(variants)}"' if variants else ""
+    return fn.define(type, f"call {type} @{symbol}({listing}){suffix}")
+
+
+def _routine(name: str, type: str, lanes: int) -> str:
+    return f"dsl_math_{name}_x{lanes}_{FORMATS[type].name}"
+
+
+def inline(fn: Function, name: str, *args: Value, part: str = "") -> Value:
+    """Emit a call of a function, or of a part of it, that becomes part of this one."""
+    definition = define(name, args[0].type, part, device=fn.module.device)
     for external, (result, params, attributes) in definition.declarations.items():
         fn.module.declare(external, result, params, attributes)
     for symbol, text in definition.texts.items():
         fn.module.include(symbol, text)
-    return fn.call(args[0].type, definition.symbol, *args)
+    return fn.call(definition.result, definition.symbol, *args)
 
 
 @dataclass(frozen=True)
 class Definition:
-    """The text of a function and of those that it calls, and the declarations that they need."""
+    """The text of a function and of those that it calls, and the declarations that they need.
+
+    A function that calls libm's for arguments that hardly occur has two parts: `near`, which is right for the others,
+    and `far`, which tells them apart.
+    """
 
     symbol: str
+    result: str
     texts: dict[str, str]
     declarations: dict[str, tuple[str, list[str], str]]
+    has_parts: bool
+
+
+def define(name: str, type: str, part: str = "", *, device: bool = False) -> Definition:
+    """Return the definition of one of `FUNCTIONS` for float or double; for a GPU, every one of which multiplies and adds at once."""
+    has_fma = device or (_cpu_has_fma() if HAS_FMA is None else HAS_FMA)
+    return _definition(name, type, part, has_fma)
 
 
 @functools.cache
-def _definition(name: str, type: str, arity: int, has_fma: bool) -> Definition:
+def _definition(name: str, type: str, part: str, has_fma: bool) -> Definition:
     format = FORMATS[type]
-    symbol = f"dsl.{name}.{format.name}"
-    body = Body.start(symbol, format, arity, has_fma)
-    result = FUNCTIONS[name](*(Real(body, param) for param in body.fn.params))
-    body.fn.ret(result.value)
-    return Definition(symbol, {**body.includes, symbol: body.fn.text()}, body.declarations)
+    symbol = f"dsl.{name}.{format.name}" + (f".{part}" if part else "")
+    body = Body.start(symbol, format, arity(name), has_fma, part)
+    result = FUNCTIONS[name](*(Real(body, param) for param in body.fn.params)).value
+    if part == "far":
+        assert body.far is not None
+        result = body.far.value
+    body.fn.ret(result)
+    texts = {**body.includes, symbol: body.fn.text()}
+    return Definition(symbol, result.type, texts, body.declarations, body.far is not None)
 
 
 @functools.cache

@@ -82,16 +82,19 @@ class Body:
 
     fn: Function
     has_fma: bool = True
+    near_only: bool = False
+    far: Flag | None = None  # where `rarely` calls a function
     declarations: dict[str, tuple[str, list[str], str]] = field(default_factory=dict)
     includes: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def start(name: str, format: Format, arity: int, has_fma: bool) -> Body:
-        """Start the definition of a function of `arity` numbers of one format."""
+    def start(name: str, format: Format, arity: int, has_fma: bool, part: str = "") -> Body:
+        """Start the definition of a function of `arity` numbers of one format, or of a part of it, see `Definition`."""
+        result = "i1" if part == "far" else format.type
         attributes = "alwaysinline nounwind willreturn memory(none)"
         params = [(format.type, label) for label in "xyz"[:arity]]
-        fn = Module(name).function(name, format.type, params, internal=True, attributes=attributes)
-        return Body(fn, has_fma)
+        fn = Module(name).function(name, result, params, internal=True, attributes=attributes)
+        return Body(fn, has_fma, near_only=bool(part))
 
     def define(self, type: str, instruction: str) -> Value:
         return self.fn.define(type, instruction)
@@ -121,7 +124,11 @@ class Body:
 
         The attribute maps the call to a vector version for 1024 lanes. None is ever needed; that there is a mapping
         makes the vectoriser accept the call, which it then makes lane by lane, behind a test of the lane's flag.
+        In a body that only tells `near` results from others there is no call: the flag is kept in `far`.
         """
+        self.far = flag
+        if self.near_only:
+            return usual
         fn, type = self.fn, usual.type
         self.declarations["llvm.expect.i1"] = ("i1", ["i1", "i1"], "nounwind")
         expected = fn.define("i1", f"call i1 @llvm.expect.i1(i1 {flag.value.text}, i1 false)")
