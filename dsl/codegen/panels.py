@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Panel"]
 
+_FEW = 16  # columns
+
 
 class Panel:
     """Emits the stages over one panel of columns."""
@@ -50,7 +52,7 @@ class Panel:
         k, fn, evaluator = self.k, self.fn, self.evaluator
         group = k.new_group()
         accesses = k.module.metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
-        plain = k.module.metadata(f"distinct !{{%self, {accesses}}}")
+        plain = k.module.metadata(f"distinct !{{%self, {accesses}{self.unrolling()}}}")
         k.hoist(evaluator, hoist)
         with k.accessing(evaluator, group):
             for at in k.vector_loops(evaluator, self.last, (0, self.width), group, plain):
@@ -58,6 +60,13 @@ class Panel:
                 evaluator.points[self.last] = fn.add(self.left, at)
                 body()
         del evaluator.points[self.last]
+
+    def unrolling(self) -> str:
+        """Keep LLVM from unrolling a few columns, to vectorise the rows around them instead: such code is long and slow."""
+        if not isinstance(self.width, int) or self.width > _FEW:
+            return ""
+        once = self.k.module.metadata('!{!"llvm.loop.unroll.disable"}')
+        return f", {once}"
 
     def run(self) -> None:
         for number, stage in enumerate(self.k.kernel.stages):

@@ -8,6 +8,7 @@ out by `frame.Frame`, the status is 0 or names what went wrong. Rank-0 values ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from dsl.codegen.arrays import Array, load_scalar, store_scalar
@@ -55,7 +56,7 @@ class Program:
         self.nowhere = Variable(
             self.fn, "ptr", Value("null", "ptr")
         )  # of slots that are not memory of the program
-        self.taken: list[Variable] = []
+        self.taken: dict[Slot, Variable] = {}  # what results have taken of slots
         self.report = Report()
         self.in_place = in_place
         self.writes = self.failures = 0  # places that write arguments, places that can fail
@@ -163,20 +164,25 @@ class Program:
         for slot in self.slots:
             if slot.kind == "block":
                 pointer = self.blocks[slot].get()
-                keep: Value | None = None
-                for taken in self.taken:
-                    same = fn.compare("eq", pointer, taken.get())
-                    keep = same if keep is None else fn.either(keep, same)
-                if keep is None:
-                    fn.call("void", "dsl_free", pointer)
-                else:
-                    with fn.if_(fn.invert(keep)):
+                same = [fn.compare("eq", pointer, taken.get()) for taken in self.may_have(slot)]
+                if same:
+                    with fn.if_(fn.invert(reduce(fn.either, same))):
                         fn.call("void", "dsl_free", pointer)
+                else:
+                    fn.call("void", "dsl_free", pointer)
             elif slot.kind == "dynamic":
                 fn.call("void", "dsl_free", slot.variable.get())
         if self.timer is not None:
             self.timer.finish()
         fn.ret(self.status.get())
+
+    def may_have(self, slot: Slot) -> list[Variable]:
+        """Return the results' pointers that may be to the block which a slot had at first."""
+        return [
+            taken
+            for other, taken in self.taken.items()
+            if other is slot or (other.exchanged and slot.exchanged)
+        ]
 
     # -- results -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +238,7 @@ class Program:
             claimed.add(placed.slot)
             pointer = placed.slot.variable.get()
             taken.set(pointer)
-            self.taken.append(taken)
+            self.taken[placed.slot] = taken
             if placed.slot.kind == "dynamic":
                 placed.slot.variable.set(Value("null", "ptr"))
             return pointer
