@@ -18,21 +18,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Any, Protocol
 
-import numpy as np
-
 from dsl.codegen import elementwise
 from dsl.codegen.accesses import ceil_div, contiguous, read_again, start_value, stride_of, walk
-from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
+from dsl.codegen.arrays import Array, Scalar, load_scalar, register_type, store_scalar
 from dsl.codegen.elementwise.reals import MATH
 from dsl.codegen.evaluate import Evaluator, Host, literal
 from dsl.codegen.expressions import Affine, Expression, Var
+from dsl.codegen.library.partials import STRETCHES
+from dsl.codegen.library.routines import call_routine
 from dsl.codegen.llvm import Function, Operand, Value, Variable, read
 from dsl.codegen.panels import Panel
 from dsl.codegen.plan import Kernel, Root, Stage, is_checked, reads_of
 from dsl.codegen.vector_unit import register_bytes
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike
-from dsl.ir.types import dtype_name, size_of
+from dsl.ir.types import size_of
 
 __all__ = ["KernelEmitter", "KernelHost", "read_again", "start_value"]
 
@@ -774,6 +774,8 @@ class KernelEmitter:
             for _ in range(streams)
         ]  # fmt: skip
         points = [partial(self.row_point, evaluator, stage, each, {}) for each in sums]
+        if streams > 1 and self.is_stretch(stage, groups[0]):
+            return self.stretch(evaluator, groups[0], stage, low, high)
         if streams == 1:
             self.nest(evaluator, groups, points[0], hoist=expressions, first=(low, high))
         else:
@@ -783,6 +785,33 @@ class KernelEmitter:
             rest = fn.add(low, fn.mul(part, streams))
             self.at_once(evaluator, groups[0], [rest], fn.sub(high, rest), points[:1], self.plain())
         return {key: self.united(fn, key[0], [read(each[key]) for each in sums]) for key in sums[0]}
+
+    def is_stretch(self, stage: Stage, group: list[int]) -> bool:
+        """Tell whether all that is reduced are elements that lie in memory one after another."""
+        var = self.kernel.variables[group[-1]]
+        return all(
+            root.node.op.name in STRETCHES and root.expression.kind == "load"
+            and root.value.dtype == root.expression.dtype and root.value.dtype.kind in "fiu"
+            and root.value.dtype.itemsize >= 4 and self.step(root.expression.index, root.expression.value, var) == 1
+            for root in stage.roots
+        )  # fmt: skip
+
+    def stretch(
+        self, evaluator: Evaluator, group: list[int], stage: Stage, low: Operand, high: Operand
+    ) -> dict[tuple[Root, int | None], Scalar]:
+        """Let the library reduce elements that lie one after another."""
+        fn = evaluator.fn
+        found: dict[tuple[Root, int | None], Scalar] = {}
+        self.place(evaluator, group, low)
+        for root in stage.roots:
+            e, dtype = root.expression, root.value.dtype
+            address = evaluator.address(self.host.array(e.value), e.index)  # type: ignore[arg-type]
+            found[root, self.lane] = call_routine(
+                fn, f"stretch_{root.node.op.name}", dtype, address, fn.sub(high, low), result=register_type(dtype)
+            )  # fmt: skip
+        for k in group:
+            del evaluator.points[self.kernel.variables[k]]
+        return found
 
     def at_once(
         self, evaluator: Evaluator, group: list[int], starts: list[Operand], count: Operand,
@@ -828,36 +857,8 @@ class KernelEmitter:
         if not isinstance(count, int):
             with fn.if_(fn.compare("eq", count, 0)):
                 store_scalar(fn, dtype, start, partial)
-        fn.call("void", self.combiner(name, dtype), partial, fn.as_value(count, "i64"))
+        call_routine(fn, f"combine_{name}", dtype, partial, count)
         return load_scalar(fn, dtype, partial)
-
-    def combiner(self, op: str, dtype: np.dtype) -> str:
-        """Return the function that combines partial results in place.
-
-        It is short work, kept apart and as it is: LLVM would spend more time on its loops than they ever take.
-        """
-        name = f"combine.{op}.{dtype_name(dtype)}"
-        if name in self.module.functions:
-            return name
-        params = [("ptr", "partial"), ("i64", "count")]
-        fn = self.module.function(
-            name, "void", params, internal=True, attributes="nounwind noinline optnone"
-        )
-        partial, count = fn.params
-        step, at = fn.variable("i64", 1), fn.variable("i64")
-        with fn.while_(lambda: fn.compare("slt", step.get(), count)):
-            at.set(0)
-            with fn.while_(lambda: fn.compare("slt", fn.add(at.get(), step.get()), count)):
-                here = fn.gep(partial, fn.mul(at.get(), 16))
-                other = fn.gep(partial, fn.mul(fn.add(at.get(), step.get()), 16))
-                a, b = load_scalar(fn, dtype, here), load_scalar(fn, dtype, other)
-                store_scalar(
-                    fn, dtype, elementwise.combine(fn, op, dtype, a, b, reassociate=False), here
-                )
-                at.set(fn.add(at.get(), fn.mul(step.get(), 2)))
-            step.set(fn.mul(step.get(), 2))
-        fn.ret()
-        return name
 
     def accumulator(self, fn: Function, root: Root) -> tuple[Variable, ...]:
         dtype = root.value.dtype

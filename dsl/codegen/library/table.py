@@ -12,6 +12,7 @@ from dsl.codegen.library import (
     linalg,
     matmul,
     nonzero,
+    partials,  # noqa: F401 - its routines are called by kernels
     random,
     running,
     search,
