@@ -282,9 +282,9 @@ class KernelEmitter:
                 yield middle, high, one
 
     def elements_at_once(self, var: Var) -> int:
-        """Return how many elements fill a register in a loop that calls functions and reads one element after another.
+        """Return how many elements fill a register in a loop that calls functions and reads elements close together.
 
-        Zero if it does not: strided reads and reads through index arrays are left to LLVM to weigh up.
+        Zero if it does not: long strides and reads through index arrays are left to LLVM to weigh up.
         """
         roots = list(self.kernel.stages[self.current].roots if self.inner else self.kernel.roots)
         moving = [e for r in roots for e in walk(r.expression) if var in e.vars]
@@ -297,11 +297,11 @@ class KernelEmitter:
         return register_bytes() // max(4, *(e.dtype.itemsize for e in moving))
 
     def is_smooth(self, root: Root, var: Var) -> bool:
-        """Tell whether the accesses for a root go from element to element along a variable, or stay where they are."""
+        """Tell whether the accesses for a root go to every element along a variable, or to every other, or stay."""
         places = [(e.index, e.value) for e in walk(root.expression) if e.kind == "load"]
         if root.value in self.stores:
             places.append((root.index, root.value))
-        return all(self.step(index, value, var) in (0, 1) for index, value in places)
+        return all(self.step(index, value, var) in (0, 1, 2) for index, value in places)
 
     def step(self, index: tuple[Affine, ...], value: Any, var: Var) -> Any:
         """Return by how many elements an access moves with a variable, or None if that is not known."""
@@ -323,7 +323,8 @@ class KernelEmitter:
         Vector code gains nothing from more unrolling than the vectoriser's own; that costs a tenth of the compile time.
         Loops of a few iterations are left to be unrolled, so that the loop around them is the one to vectorise. Where an
         element takes long chains of dependent steps, vectors are worked on side by side: four need 0.85 times the time
-        of two, but with many functions a fifth more of compile time, too.
+        of two, but with many functions a fifth more of compile time, too. (Most loops that call functions are not told
+        this, but how many elements to take: see `vector_loops`.)
         """
         if not group:
             return ""
