@@ -26,7 +26,7 @@ from dsl.codegen.evaluate import Evaluator, Host, literal
 from dsl.codegen.expressions import Affine, Expression, Var
 from dsl.codegen.library.partials import STRETCHES
 from dsl.codegen.library.routines import call_routine
-from dsl.codegen.llvm import Function, Operand, Value, Variable, read
+from dsl.codegen.llvm import Function, Lanes, Operand, Value, Variable, read
 from dsl.codegen.panels import Panel
 from dsl.codegen.plan import Kernel, Root, Stage, is_checked, reads_of
 from dsl.codegen.vector_unit import register_bytes
@@ -253,33 +253,34 @@ class KernelEmitter:
 
         A loop that calls elementary functions is told how many elements to take at a time: as many as fill the four
         registers that a routine of the library takes. What remains is done a register at a time. Other loops are left
-        to LLVM, with other metadata; it may call the routines for one register.
+        to LLVM, with other metadata; it may call the routines for one register. In short ones functions are inlined.
         """
-        fn, size = evaluator.fn, register_bytes()
+        fn = evaluator.fn
         for low, high, lanes in self.stretches(fn, var, *ends):
-            metadata = self.in_step(group, lanes) if lanes else otherwise
-            before, fn.lanes = fn.lanes, (lanes,) if lanes else (size // 8, size // 4)
+            told = lanes is not None and len(lanes) == 1
+            metadata = self.in_step(group, lanes[0]) if told else otherwise  # type: ignore[index]
+            before, fn.lanes = fn.lanes, lanes
             with fn.loop(low, high, metadata=metadata) as at, evaluator.scope():
                 yield at
             fn.lanes = before
 
     def stretches(
         self, fn: Function, var: Var, low: Operand, high: Operand
-    ) -> Iterator[tuple[Operand, Operand, int]]:
-        """Yield where the loops along a variable start and end, and how many elements each takes at a time, if known."""
+    ) -> Iterator[tuple[Operand, Operand, Lanes]]:
+        """Yield where the loops along a variable start and end, and for how many elements each may call routines."""
         one, extent = self.elements_at_once(var), fn.sub(high, low)
         many = _REGISTERS * one
-        if not one or (isinstance(extent, int) and extent <= _SHORT):
-            yield low, high, 0
-        elif isinstance(extent, int) and extent < many:
-            yield low, high, one
+        if isinstance(extent, int) and extent < max(many, _SHORT):
+            yield low, high, None
+        elif not one:
+            yield low, high, (register_bytes() // 8, register_bytes() // 4)
         elif isinstance(low, Value) and not self.inner:  # a thread's share: what remains is little
-            yield low, high, many
+            yield low, high, (many,)
         else:
             middle = fn.add(low, fn.masked(extent, -many))
-            yield low, middle, many
+            yield low, middle, (many,)
             if middle != high:
-                yield middle, high, one
+                yield middle, high, (one,)
 
     def elements_at_once(self, var: Var) -> int:
         """Return how many elements fill a register in a loop that calls functions and reads elements close together.
