@@ -28,7 +28,7 @@ from dsl.errors import ConfigError, DeviceError, DslError, NanError, Unsupported
 from dsl.frontend import functions, library
 from dsl.frontend.runtime import call as call_traced
 from dsl.frontend.scopes import current_trace
-from dsl.frontend.signature import Arguments, Leaf, Signature
+from dsl.frontend.signature import Arguments, Leaf, Signature, is_on_device
 from dsl.frontend.sizes import Family, Pattern, what_changed
 from dsl.frontend.tracing import TracedFunction, trace_call
 from dsl.ir.build import resources_of
@@ -461,6 +461,7 @@ class Compiled(Generic[P, R]):
         slow = sorted({line for entry in self._compiled() for line in entry.fallbacks()})
         if slow:
             lines.append("without native code, run by NumPy: " + "; ".join(slow))
+        lines += dict.fromkeys(f"on a GPU: {note}" for e in self._compiled() for note in e.notes())
         return "\n".join(lines)
 
     def _compiled(self) -> Iterator[Lowered]:
@@ -509,10 +510,10 @@ class _Watched:
         self.in_place = getattr(entry.executable, "in_place", False)
 
     def __call__(self, arrays: list[Any]) -> list[Any]:
-        before = [np.array(array, copy=True) for array in arrays]
+        before = [_on_host(array, copy=True) for array in arrays]
         outputs = self.entry.executable(arrays)
         written = [arrays[source] for source, _, _ in self.entry.traced.written]
-        if any(map(has_nan, (*outputs, *written))):
+        if any(has_nan(_on_host(array)) for array in (*outputs, *written)):
             self._report(before)
         return outputs
 
@@ -530,6 +531,15 @@ class _Watched:
                 f"`{node.op.name}` made the first NaN of `{self.entry.name}`", location=node.loc,
                 remedy="keep its operands inside its domain: `np.where(ok, x, safe)` before it, or `dsl.cond`",
             )  # fmt: skip
+
+
+def _on_host(array: Any, copy: bool | None = None) -> np.ndarray:
+    """Return an array of a GPU, or of the host, as NumPy's."""
+    if not is_on_device(array):
+        return np.array(array, copy=copy)
+    from dsl.cuda import to_host
+
+    return to_host(array)
 
 
 class BoundCompiled:
@@ -589,6 +599,8 @@ def _device(asked: str | None, arguments: Arguments) -> DeviceName | None:
                 f"the function runs on {asked}, and an argument is on {', '.join(sorted(others))}",
                 remedy="bring it to the host first, or leave `device` out",
             )
+        for name in names:
+            wanted = wanted.merge(DeviceName.parse(name))
         return wanted if wanted.kind not in (None, "cpu") else None
     if len(names) > 1:
         raise DeviceError(

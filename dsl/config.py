@@ -28,7 +28,8 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, cast, get_args, ove
 from dsl.errors import ConfigError
 
 __all__ = [
-    "OPTIONS", "TOPICS", "Config", "Kind", "Option", "config", "did_you_mean", "launched_rank", "launched_ranks",
+    "OPTIONS", "TOPICS", "Config", "Kind", "Option", "config", "did_you_mean", "launched_local_rank", "launched_rank",
+    "launched_ranks",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ T = TypeVar("T")
 Backend = Literal["native", "interpreter"]
 Verify = Literal["off", "results", "each"]
 OnOff = Literal["on", "off"]
+CudaMpi = Literal["off", "on", "auto"]
 
 TOPICS: dict[str, str] = {
     "trace": "one line per trace of a function, and why it was traced",
@@ -154,6 +156,10 @@ def _parse_on_off(value: object) -> OnOff:
     return cast(OnOff, _one_of(get_args(OnOff), value))
 
 
+def _parse_cuda_mpi(value: object) -> CudaMpi:
+    return cast(CudaMpi, _one_of(get_args(CudaMpi), value))
+
+
 def _one_of(words: tuple[str, ...], value: object) -> str:
     if isinstance(value, str) and value in words:
         return value
@@ -172,6 +178,7 @@ TOPIC_LIST = Kind("topics separated by commas (DSL_LOGS=help lists them)", _pars
 VERIFY = Kind("'off', 'results' or 'each'", _parse_verify)
 BACKEND = Kind("'native' or 'interpreter'", _parse_backend)
 ON_OFF = Kind("'on' or 'off'", _parse_on_off)
+CUDA_MPI = Kind("'off', 'on' or 'auto'", _parse_cuda_mpi)
 
 
 # --- Options -------------------------------------------------------------------------------------
@@ -263,6 +270,16 @@ class Config:
         DEVICE,
         None,
         "Where functions run that do not say: cpu, cuda:0, or cuda-emulator:0; read when a function is compiled.",
+    )
+    cuda_graphs = Option(
+        ON_OFF,
+        "off",
+        "Record programs on a GPU that always launch the same as CUDA graphs, and issue those again.",
+    )
+    cuda_mpi = Option(
+        CUDA_MPI,
+        "off",
+        "Pass arrays of a GPU to MPI as they are; `auto` asks the MPI library whether it takes them.",
     )
     mpi_timeout = Option(
         COUNT,
@@ -419,12 +436,20 @@ def _refuse_assignment(name: str, value: object) -> NoReturn:
 # --- The launcher's part of the environment ------------------------------------------------------
 
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_LOCAL_RANK = (
+    "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
+)  # fmt: skip
 _RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 
 
 def launched_rank() -> int | None:
     """Return the rank that a launcher of MPI gave this process, or None; MPI is not started for the sake of it."""
     return next((int(os.environ[name]) for name in _RANK if name in os.environ), None)
+
+
+def launched_local_rank() -> int | None:
+    """Return the number of this process among those that a launcher of MPI started on this machine, or None."""
+    return next((int(os.environ[name]) for name in _LOCAL_RANK if name in os.environ), None)
 
 
 def launched_ranks() -> int:

@@ -39,8 +39,13 @@ def to_device(array: Any, device: str = "cuda:0") -> Any:
 
 def to_host(array: Any) -> np.ndarray:
     """Return an array of a GPU as a NumPy array; one of the host as it is."""
-    found: np.ndarray = array.get() if hasattr(array, "get") else np.asarray(array)
-    return found
+    from dsl.codegen.cuda.devices import gpu
+    from dsl.codegen.cuda.frame import on_host
+    from dsl.frontend.signature import device_name, is_on_device
+
+    if not is_on_device(array):
+        return np.asarray(array)
+    return on_host(gpu(DeviceName.parse(device_name(array))), array)
 
 
 def devices() -> list[str]:

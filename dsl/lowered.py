@@ -139,6 +139,11 @@ class Lowered:
         lines += [f"  {op}{_at(loc)}" for op, loc in report.in_place]
         return "\n".join(lines)
 
+    def notes(self) -> list[str]:
+        """Return what is to be said of how a GPU runs the function."""
+        program = getattr(self.executable, "program", None)
+        return [] if program is None else [program.recorded()]
+
     def fallbacks(self) -> list[str]:
         """Return the ops that have no native form, or none for the GPU, and run in NumPy, each with its line."""
         native = getattr(self.executable, "native", None)

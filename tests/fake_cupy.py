@@ -234,3 +234,18 @@ class FakeArray:
         self.shape, self.dtype, self.data = tuple(shape), np.dtype(dtype), data
         dense = np.empty(self.shape, dtype).strides if 0 not in self.shape else (0,) * len(shape)
         self.strides = tuple(dense if strides is None else strides)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        data = (self.data.ptr, False)
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": data,
+            "strides": self.strides,
+            "version": 3,
+        }
+
+    @property
+    def device(self) -> Any:
+        return types.SimpleNamespace(id=self.data.device_id)

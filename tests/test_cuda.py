@@ -4,23 +4,34 @@ graphs, variables; `pytest --device cuda` runs the same on hardware.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import random
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
+from placed_graphs import with_devices
+from random_graphs import graphs
 from random_programs import arguments, programs
 from test_programs import check_same
 from test_random_programs import load, randomly
 
 import dsl
+from dsl.codegen.cuda import compile as compiling
+from dsl.codegen.cuda import toolkit
 from dsl.codegen.cuda.devices import gpu
 from dsl.codegen.cuda.emulated import EmulatedGpu
 from dsl.codegen.cuda.program import DeviceProgram
 from dsl.config import config
 from dsl.errors import AliasError, ConfigError, DeviceError, DeviceMemoryError
+from dsl.executor.placed import make_runner
 from dsl.ir.devices import DeviceName
+from dsl.ir.environment import Environment
+from dsl.ir.interpret import interpret
+from dsl.runtime.devices import cpus
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -408,3 +419,37 @@ def test_random_programs(drawn: tuple[str, int]) -> None:
         return
     check_same(found, expected, "result", np.float32)
     check_same(mine, plain, "arguments", np.float32)
+
+
+@randomly(12)
+@given(graphs())
+def test_random_graphs_on_a_cpu_and_a_gpu(drawn: tuple[Any, list[Any]]) -> None:
+    """Nodes are placed at random, those of loops and branches too."""
+    graph, args = drawn
+    rng = random.Random(len(graph.text))
+    places = ["/rank:0/cpu:0", "/rank:0/cuda-emulator:0", None]
+    placed = with_devices(graph, lambda node: rng.choice(places), nested=True)
+    expected, found = (io.StringIO(), io.StringIO())
+    with contextlib.redirect_stdout(expected):
+        wanted = interpret(graph, [np.asarray(a) for a in args])
+    with contextlib.redirect_stdout(found):
+        results = make_runner(placed, cpus(1))([np.asarray(a) for a in args], Environment(timeout=60))
+    for a, b in zip(results, wanted, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(a, b, rtol=1e-12, equal_nan=True)
+    assert sorted(found.getvalue().split()) == sorted(expected.getvalue().split())
+
+
+def test_without_libdevice_functions_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the few arguments that dsl's own functions leave to C's library, the emulator asks the host's."""
+    monkeypatch.setattr(toolkit, "libdevice", lambda: None)
+    monkeypatch.setattr(compiling, "libdevice", lambda: None)
+    x, y = np.array([0.5, -3.0, 2e9, 1e300]), np.array([0.3, 7.0, 11.0, 1e-3])
+
+    def several(x, y):
+        return np.sin(x), np.cos(x), np.tan(x), np.fmod(x, y), np.exp(-y), np.log(y), np.tanh(y)
+
+    f = dsl.jit(several, device="cuda-emulator:0")
+    assert "__nv_" not in f.lower(x, y).device_program.text
+    for a, b in zip(f(x, y), several(x, y), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-15)

@@ -55,6 +55,11 @@ def test_user_kernels_work_as_shown(bless: bool) -> None:
     assert check_page(DOCS / "user-kernels.md", bless=bless) >= 8
 
 
+def test_gpus_do_what_their_page_shows(bless: bool) -> None:
+    pytest.importorskip("numba")
+    assert check_page(DOCS / "cuda.md", bless=bless) == 2
+
+
 def test_devices_do_what_their_page_shows(bless: bool) -> None:
     assert check_page(DOCS / "devices.md", bless=bless) == 2
 

@@ -156,7 +156,7 @@ def describe(leaf: Any, static_level: int = 0) -> Leaf:
         return Leaf("array", dtype, leaf.shape, None if leaf.flags.c_contiguous else leaf.strides)
     if is_on_device(leaf):
         dtype = supported_dtype(np.dtype(leaf.dtype))
-        return Leaf("array", dtype, tuple(leaf.shape), None, Same(_device_name(leaf)))
+        return Leaf("array", dtype, tuple(leaf.shape), None, Same(device_name(leaf)))
     if isinstance(leaf, np.generic):
         return (
             Leaf("scalar", supported_dtype(leaf.dtype))
@@ -182,7 +182,8 @@ def is_on_device(leaf: Any) -> bool:
     return hasattr(leaf, "dsl_device") or hasattr(leaf, "__cuda_array_interface__")
 
 
-def _device_name(leaf: Any) -> str:
+def device_name(leaf: Any) -> str:
+    """Return the name of the device that an array of a GPU is on."""
     named = getattr(leaf, "dsl_device", None)
     return named or f"cuda:{int(getattr(getattr(leaf, 'device', None), 'id', None) or 0)}"
 

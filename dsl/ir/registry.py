@@ -9,8 +9,8 @@ A type rule is `rule(inputs: tuple[TensorType, ...], attrs) -> TensorType | tupl
 outputs, a tuple. It never writes into its inputs.
 
 Native code of the built-in ops is in tables of the back end. An op from outside brings its own: `emit` for one element
-of an ELEMENTWISE op, with its `cost` in nanoseconds, or `lower` for the whole of another; and `raised` for the exception
-that a number from that code means.
+of an ELEMENTWISE op, with its `cost` in nanoseconds and whether it is `portable`, that is, for GPUs too, or `lower` for
+the whole of another; and `raised` for the exception that a number from that code means.
 
 An op that touches what is outside the graph, a variable or a queue, has no NumPy meaning but a facet that is given the
 `Environment` of the step: `act(environment, attrs, inputs)` returns the outputs, and `begin(environment, attrs, inputs,
@@ -100,6 +100,7 @@ class Op:
     begin: Callable[..., Any] | None = None
     emit: Callable[..., Any] | None = None
     cost: Callable[[Sequence[np.dtype]], float] | None = None
+    portable: Callable[[Sequence[np.dtype]], bool] | None = None
     lower: Callable[[Any], None] | None = None
     raised: Callable[[Any, int], Exception] | None = None
 

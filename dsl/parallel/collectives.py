@@ -15,6 +15,7 @@ import numpy as np
 
 from dsl.errors import ConfigError, DslError, UnsupportedError
 from dsl.frontend.scopes import current_scope, current_trace, here
+from dsl.frontend.signature import is_on_device
 from dsl.frontend.traced import Traced, as_dim, fresh, lift, read, supported_dtype, wrap
 from dsl.frontend.trees import flatten, unflatten
 from dsl.ir.communicator import (
@@ -150,11 +151,20 @@ def _check_partner(what: str, name: str, partner: int) -> None:
 
 
 def _received(like: Any, source: int, tag: int) -> Any:
+    on_gpu = is_on_device(like)
     if isinstance(like, Traced):
         dtype, shape = like.dtype, tuple(map(as_dim, like.shape))
+    elif on_gpu:
+        dtype, shape = supported_dtype(np.dtype(like.dtype)), tuple(like.shape)
     else:
         dtype, shape = supported_dtype(np.asarray(like).dtype), np.shape(like)
-    return _apply("recv_from", None, {"source": source, "tag": tag, "dtype": dtype, "shape": shape})
+    attrs = {"source": source, "tag": tag, "dtype": dtype, "shape": shape}
+    found = _apply("recv_from", None, attrs)
+    if not on_gpu or current_trace() is not None:
+        return found
+    from dsl.mpi.gpu_arrays import to_gpu_of
+
+    return to_gpu_of(like, found)
 
 
 # -- how --------------------------------------------------------------------------------------------------------------
@@ -171,7 +181,11 @@ def _apply(op: str, x: Any, attrs: dict[str, Any]) -> Any:
     """Apply an op to a leaf, or to nothing."""
     attrs = {"ranks": size(), **attrs}
     if current_trace() is None:
-        return _run(op, x, attrs)
+        if not is_on_device(x):
+            return _run(op, x, attrs)
+        from dsl.mpi.gpu_arrays import apply_on_gpu
+
+        return apply_on_gpu(op, x, attrs, _run)
     _check(op, attrs)
     operands = [] if x is None else [_converted(lift(x), attrs.get("how"))]
     if attrs["ranks"] == 1 and op in _ALONE:

@@ -183,13 +183,22 @@ def with_gpus(devices: Iterable[Cpu], asked: Iterable[str], rank: int = 0) -> li
         name = DeviceName.parse(text)
         if name.kind in (None, "cpu") or name.rank not in (None, rank):
             continue
-        full = DeviceName(rank, name.kind, name.index or 0)
+        full = DeviceName(rank, name.kind, _index(name))
         with _lock:
             if full not in _gpus:
                 _gpus[full] = Cpu(full.index or 0, rank=rank, kind=full.kind or "cuda")
         if _gpus[full] not in found:
             found.append(_gpus[full])
     return found
+
+
+def _index(name: DeviceName) -> int:
+    """The GPU that is meant; without an index, that of this process among those on its machine."""
+    if name.index is not None:
+        return name.index
+    from dsl.codegen.cuda.devices import own_index
+
+    return own_index(name.kind or "cuda")
 
 
 def _after_fork() -> None:

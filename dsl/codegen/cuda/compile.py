@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +29,34 @@ _SETTINGS = "1"
 _lock = threading.Lock()
 
 
-def compile_ptx(text: str, target: Target) -> str:
-    """Return the PTX of a module: found on disk, or compiled and stored."""
-    bitcode = libdevice() if "@__nv_" in text else None
-    key = _key(text, target, bitcode)
+def compile_ptx(text: str, target: Target, *, link: tuple[str, ...] = ()) -> str:
+    """Return the PTX of a module, with others that become part of it: found on disk, or compiled and stored."""
+    bitcode = _library((text, *link))
+    key = _key((text, *link), target, bitcode)
     found = cache.store().get(key)
     if found is not None:
         return found.decode()
     with _lock:
-        made = _tidy(_machine(target).emit_assembly(_optimized(text, target, bitcode)))
+        made = _tidy(_machine(target).emit_assembly(_optimized(text, target, bitcode, link)))
     cache.store().put(key, made.encode())
     return made
 
 
-def optimized_text(text: str, target: Target) -> str:
+def optimized_text(text: str, target: Target, *, link: tuple[str, ...] = ()) -> str:
     """Return a module as text after LLVM's passes."""
-    bitcode = libdevice() if "@__nv_" in text else None
     with _lock:
-        return str(_optimized(text, target, bitcode))
+        return str(_optimized(text, target, _library((text, *link)), link))
 
 
-def _key(text: str, target: Target, bitcode: Path | None) -> str:
+def _library(texts: tuple[str, ...]) -> Path | None:
+    """Return libdevice if one of the texts calls it."""
+    return libdevice() if any("@__nv_" in text for text in texts) else None
+
+
+def _key(texts: tuple[str, ...], target: Target, bitcode: Path | None) -> str:
     linked = "" if bitcode is None else f"{bitcode} {bitcode.stat().st_size}"
     _, *llvm = machine_and_compiler()
-    return cache.digest("ptx", _SETTINGS, *llvm, repr(target), linked, text)
+    return cache.digest("ptx", _SETTINGS, *llvm, repr(target), linked, *texts)
 
 
 @functools.cache
@@ -70,16 +75,10 @@ def _machine(target: Target) -> Any:
     return found.create_target_machine(opt=3, cpu=target.arch, features=f"+ptx{target.ptx}")
 
 
-def _optimized(text: str, target: Target, bitcode: Path | None) -> Any:
+def _optimized(text: str, target: Target, bitcode: Path | None, link: tuple[str, ...] = ()) -> Any:
     llvm, machine = _llvm(), _machine(target)
-    head = f'target datalayout = "{machine.target_data}"\ntarget triple = "{TRIPLE}"\n'
-    try:
-        module = llvm.parse_assembly(head + text)
-        module.verify()
-    except RuntimeError as error:
-        raise InternalError(
-            f"malformed LLVM IR for CUDA: {error}\n{_around(text, str(error))}"
-        ) from None
+    module = _parsed(text, machine)
+    _join(module, [_parsed(other, machine) for other in link])
     if bitcode is not None:
         _link(llvm, module, bitcode, machine)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
@@ -89,15 +88,34 @@ def _optimized(text: str, target: Target, bitcode: Path | None) -> Any:
     return module
 
 
+def _parsed(text: str, machine: Any) -> Any:
+    llvm = _llvm()
+    head = f'target datalayout = "{machine.target_data}"\ntarget triple = "{TRIPLE}"\n'
+    try:
+        module = llvm.parse_assembly(head + text)
+        module.verify()
+    except RuntimeError as error:
+        raise InternalError(
+            f"malformed LLVM IR for CUDA: {error}\n{_around(text, str(error))}"
+        ) from None
+    return module
+
+
+def _join(module: Any, others: Sequence[Any]) -> None:
+    """Make other modules part of one: hidden, since names with dots are not for PTX."""
+    own = {f.name for f in module.functions if not f.is_declaration}
+    for other in others:
+        module.link_in(other)
+    _hide(module, own)
+
+
 def _link(llvm: Any, module: Any, bitcode: Path, machine: Any) -> None:
     """Make libdevice part of a module: hidden, so that what is not called goes."""
     own = {f.name for f in module.functions if not f.is_declaration}
     library = llvm.parse_bitcode(bitcode.read_bytes())
     library.triple, library.data_layout = TRIPLE, str(machine.target_data)
     module.link_in(library)
-    for function in module.functions:
-        if not function.is_declaration and function.name not in own:
-            function.linkage = "internal"
+    _hide(module, own)
     for variable in module.global_variables:
         if variable.name.startswith("__") and not variable.is_declaration:
             variable.linkage = "internal"
@@ -105,6 +123,13 @@ def _link(llvm: Any, module: Any, bitcode: Path, machine: Any) -> None:
     first.add_global_dead_code_eliminate_pass()  # or the passes work on all of libdevice
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0))
     first.run(module, builder)
+
+
+def _hide(module: Any, own: set[str]) -> None:
+    """Make the functions of a module internal, but its own."""
+    for function in module.functions:
+        if not function.is_declaration and function.name not in own:
+            function.linkage = "internal"
 
 
 def _around(text: str, message: str) -> str:

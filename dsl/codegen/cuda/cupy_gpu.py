@@ -19,7 +19,7 @@ import numpy as np
 
 from dsl.codegen.cuda import interop, toolkit
 from dsl.codegen.cuda.cupy_driver import Calling, open_device
-from dsl.codegen.cuda.device import Buffer, Target, Told
+from dsl.codegen.cuda.device import Buffer, Part, Target, Told
 from dsl.codegen.cuda.ptxas import assemble
 from dsl.errors import DeviceError, DeviceMemoryError, DslError, InternalError, UnsupportedError
 from dsl.ir.devices import DeviceName
@@ -88,16 +88,21 @@ class CupyGpu:
 
     def _stage(self, array: np.ndarray) -> Any:
         """A copy of an array in pinned memory; None if it is large or there is no more such memory."""
-        if array.nbytes > _STAGED:
+        pinned = self._pinned(array.nbytes)
+        if pinned is not None:
+            np.frombuffer(pinned, np.uint8, array.nbytes)[:] = array.reshape(-1).view(np.uint8)
+        return pinned
+
+    def _pinned(self, nbytes: int) -> Any:
+        """Pinned memory; None if it is large, nothing, or there is no more."""
+        if not 0 < nbytes <= _STAGED:
             return None
         # Powers of two, since the pool hands out again only what has the very size that is asked for.
-        size = max(_SMALLEST_STAGE, 1 << (array.nbytes - 1).bit_length())
+        size = max(_SMALLEST_STAGE, 1 << (nbytes - 1).bit_length())
         try:
-            pinned = self._cupy.cuda.alloc_pinned_memory(size)
+            return self._cupy.cuda.alloc_pinned_memory(size)
         except (RuntimeError, MemoryError):
             return None
-        np.frombuffer(pinned, np.uint8, array.nbytes)[:] = array.reshape(-1).view(np.uint8)
-        return pinned
 
     def _keep_staged(self, pinned: Any) -> None:
         """Keep pinned memory until what was issued so far has read it."""
@@ -109,14 +114,27 @@ class CupyGpu:
 
     def download(self, buffer: Buffer, offset: int, dtype: np.dtype, count: int) -> np.ndarray:
         """Wait for what was issued on the current stream, and return elements as a new array."""
-        array = np.empty(count, dtype)
-        source = _address(buffer, offset, array.nbytes)
+        return self.download_all([Part(buffer, offset, dtype, count)])[0]
+
+    def download_all(self, parts: Sequence[Part]) -> list[np.ndarray]:
+        """Issue all copies, wait once, and return the elements as new arrays."""
+        arrays = [np.empty(part.length, part.dtype) for part in parts]
+        sources = [_address(p.buffer, p.offset, a.nbytes) for p, a in zip(parts, arrays)]
         self._refuse_capture("a download")
+        staged: list[tuple[Any, np.ndarray]] = []
         with self._calling("copying from it"):
-            if array.nbytes:
-                self._copy(array.ctypes.data, source, array.nbytes, "memcpyDeviceToHost")
+            for array, source in zip(arrays, sources):
+                # CUDA waits for each copy to memory that is not pinned; for a single one that is as good.
+                pinned = self._pinned(array.nbytes) if len(parts) > 1 else None
+                target = array.ctypes.data if pinned is None else pinned.ptr
+                if pinned is not None:
+                    staged.append((pinned, array))
+                if array.nbytes:
+                    self._copy(target, source, array.nbytes, "memcpyDeviceToHost")
             self._stream.synchronize()
-        return array
+        for pinned, array in staged:
+            array.view(np.uint8)[:] = np.frombuffer(pinned, np.uint8, array.nbytes)
+        return arrays
 
     def move(self, source: Buffer, start: int, target: Buffer, offset: int, nbytes: int) -> None:
         """Copy bytes within the device."""
@@ -138,6 +156,18 @@ class CupyGpu:
         self._refuse_capture("waiting")
         with self._calling("waiting for it"):
             self._stream.synchronize()
+
+    def mark(self) -> Any:
+        """An event of the current stream."""
+        with self._calling("marking a stream"):
+            event = self._cupy.cuda.Event(disable_timing=True)
+            event.record()
+        return event
+
+    def follow(self, mark: Any) -> None:
+        """Make the current stream wait for an event. The host does not wait."""
+        with self._calling("waiting for another stream"):
+            self._cupy.cuda.runtime.streamWaitEvent(self._stream.ptr or 1, mark.ptr)
 
     # --- Kernels ---
 

@@ -1,20 +1,21 @@
 """What a program asks of a GPU: memory, copies, kernels. The real one is CuPy's, the other interprets the PTX.
 
 A `Buffer` is memory of a device for as long as somebody refers to it. Copies and launches are in order, as on one stream;
-`download` alone waits. Kernels are given as PTX text, which is loaded once per device.
+`download` and `download_all` alone wait. Kernels are given as PTX text, which is loaded once per device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from dsl.ir.devices import DeviceName
 
-__all__ = ["Buffer", "Gpu", "Target", "Told"]
+__all__ = ["Buffer", "Gpu", "Part", "Recorder", "Target", "Told"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,15 @@ class Buffer:
         self.users = 0  # names of values in it, while a program runs
 
 
+class Part(NamedTuple):
+    """Elements of some memory: where they begin, in bytes, their dtype and how many they are."""
+
+    buffer: Buffer
+    offset: int
+    dtype: np.dtype
+    length: int
+
+
 @dataclass(frozen=True)
 class Told:
     """An array that is on the device already: where it begins, its dtype and shape, and its strides in bytes."""
@@ -49,6 +59,21 @@ class Told:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     readonly: bool = False  # who made it asks that nobody writes to it: JAX's arrays, for one
+
+
+class Recorder(Protocol):
+    """Launches and moves that were recorded in a `with` block, in which none of them ran."""
+
+    keep: list[Any]
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...  # fmt: skip
+
+    def launch(self) -> None:
+        """Issue all of it again."""
 
 
 class Gpu(Protocol):
@@ -66,6 +91,9 @@ class Gpu(Protocol):
     def download(self, buffer: Buffer, offset: int, dtype: np.dtype, count: int) -> np.ndarray:
         """Wait for what was issued so far, and return elements of the memory as a new array of one axis."""
 
+    def download_all(self, parts: Sequence[Part]) -> list[np.ndarray]:
+        """Do what `download` does for several places, and wait once."""
+
     def move(self, source: Buffer, start: int, target: Buffer, offset: int, nbytes: int) -> None:
         """Copy bytes within the device."""
 
@@ -77,6 +105,15 @@ class Gpu(Protocol):
 
     def synchronize(self) -> None:
         """Wait until everything that was issued is done."""
+
+    def mark(self) -> Any:
+        """Return the point that has been reached in what was issued here: on the current stream."""
+
+    def follow(self, mark: Any) -> None:
+        """Let what is issued next come after a mark, of whatever stream. Nothing waits on the host."""
+
+    def capture(self) -> Recorder:
+        """Return a recorder, for a `with` block."""
 
     def is_own(self, array: Any) -> bool:
         """Tell whether an object is an array in this device's memory: CuPy's, or one that says so by a protocol."""

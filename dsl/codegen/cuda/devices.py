@@ -6,9 +6,10 @@ import os
 import threading
 
 from dsl.codegen.cuda.device import Gpu
+from dsl.config import launched_local_rank
 from dsl.ir.devices import DeviceName
 
-__all__ = ["KINDS", "gpu", "is_gpu"]
+__all__ = ["KINDS", "gpu", "is_gpu", "own_index"]
 
 KINDS = ("cuda", "cuda-emulator")
 
@@ -23,11 +24,22 @@ def is_gpu(name: DeviceName) -> bool:
 
 def gpu(name: DeviceName) -> Gpu:
     """Return a GPU by its name; raises `DeviceError` if it is not there, and says what is missing."""
-    key = name.kind or "cuda", name.index or 0
+    kind = name.kind or "cuda"
+    key = kind, own_index(kind) if name.index is None else name.index
     with _lock:
         if key not in _gpus:
             _gpus[key] = _make(*key)
         return _gpus[key]
+
+
+def own_index(kind: str) -> int:
+    """Return the GPU that `cuda` without an index is: of the processes on one machine, each has the next."""
+    rank = launched_local_rank() if kind == "cuda" else None
+    if not rank:
+        return 0
+    from dsl.codegen.cuda.cupy_driver import available
+
+    return rank % available()[1]
 
 
 def _make(kind: str, index: int) -> Gpu:

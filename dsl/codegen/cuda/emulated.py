@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
-from dsl.codegen.cuda.device import Buffer, Target, Told
+from dsl.codegen.cuda.device import Buffer, Part, Target, Told
 from dsl.codegen.cuda.emulator import Memory, PtxModule
-from dsl.errors import DeviceMemoryError
+from dsl.errors import DeviceError, DeviceMemoryError
 from dsl.ir.devices import DeviceName
 
-__all__ = ["EmulatedArray", "EmulatedGpu"]
+__all__ = ["EmulatedArray", "EmulatedCapture", "EmulatedGpu"]
 
 _MODULES = 256  # kept, newest last
 
@@ -28,6 +30,7 @@ class EmulatedGpu:
         self.limit = limit or 1 << 34
         self._modules: dict[str, PtxModule] = {}
         self._lock = threading.RLock()
+        self._thread = threading.local()
         self.launches: list[tuple[str, Any]] | None = (
             None  # what was launched, if somebody wants to know
         )
@@ -43,16 +46,25 @@ class EmulatedGpu:
             raise DeviceMemoryError.of(self.name, nbytes, *self.free_memory()) from None
         made = Buffer(pointer, nbytes)
         weakref.finalize(made, self.memory.free, pointer).atexit = False
+        if (capture := self._capture) is not None:
+            capture.keep.append(made)
         return made
 
     def upload(self, array: np.ndarray, buffer: Buffer, offset: int = 0) -> None:
+        self._refuse_capture("an upload")
         self.memory.write(buffer.pointer + offset, array)
 
     def download(self, buffer: Buffer, offset: int, dtype: np.dtype, count: int) -> np.ndarray:
-        found: np.ndarray = self.memory.read(buffer.pointer + offset, dtype, count)
-        return found
+        return self.download_all([Part(buffer, offset, dtype, count)])[0]
+
+    def download_all(self, parts: Sequence[Part]) -> list[np.ndarray]:
+        self._refuse_capture("a download")
+        return [self.memory.read(b.pointer + at, dtype, n) for b, at, dtype, n in parts]
 
     def move(self, source: Buffer, start: int, target: Buffer, offset: int, nbytes: int) -> None:
+        if (capture := self._capture) is not None:
+            capture.calls.append(partial(self.move, source, start, target, offset, nbytes))
+            return
         data = self.memory.read(source.pointer + start, np.dtype(np.uint8), nbytes)
         self.memory.write(target.pointer + offset, data)
 
@@ -60,6 +72,9 @@ class EmulatedGpu:
         self, ptx: str, kernel: str, grid: tuple[int, int, int], block: tuple[int, int, int],
         args: Sequence[Any], shared: int = 0,
     ) -> None:  # fmt: skip
+        if (capture := self._capture) is not None:
+            capture.calls.append(partial(self.launch, ptx, kernel, grid, block, list(args), shared))
+            return
         with self._lock:
             self._launch(ptx, kernel, grid, block, args, shared)
 
@@ -81,6 +96,28 @@ class EmulatedGpu:
 
     def synchronize(self) -> None:
         """Nothing is ever pending."""
+        self._refuse_capture("waiting")
+
+    def mark(self) -> Any:
+        """Everything that was issued is done."""
+
+    def follow(self, mark: Any) -> None:
+        """Everything comes after what was before."""
+
+    def capture(self) -> EmulatedCapture:
+        """Return a recorder, which has what a CUDA graph could have and refuses the rest."""
+        return EmulatedCapture(self)
+
+    @property
+    def _capture(self) -> EmulatedCapture | None:
+        return getattr(self._thread, "capture", None)
+
+    def _refuse_capture(self, what: str) -> None:
+        if self._capture is not None:
+            raise DeviceError(
+                f"{what} cannot be part of a CUDA graph",
+                remedy="do it before or after the recording",
+            )
 
     def is_own(self, array: Any) -> bool:
         return isinstance(array, EmulatedArray) and array.gpu is self
@@ -97,6 +134,36 @@ class EmulatedGpu:
 
     def free_memory(self) -> tuple[int, int]:
         return self.limit - self.memory.in_use, self.limit
+
+
+class EmulatedCapture:
+    """Launches and moves that were recorded, to be done again one after the other."""
+
+    def __init__(self, gpu: EmulatedGpu) -> None:
+        self._gpu, self._done = gpu, False
+        self.calls: list[Callable[[], None]] = []
+        self.keep: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._gpu._refuse_capture("another recording")
+        self._gpu._thread.capture = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:  # fmt: skip
+        self._gpu._thread.capture = None
+        self._done = kind is None
+
+    def launch(self) -> None:
+        """Do what was recorded."""
+        if not self._done:
+            raise DeviceError(
+                "a CUDA graph is launched that was not recorded to its end",
+                remedy="leave the `with` block first",
+            )
+        for call in self.calls:
+            call()
 
 
 class EmulatedArray:

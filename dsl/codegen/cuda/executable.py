@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dsl.codegen.cuda.device import Gpu, Told
-from dsl.codegen.cuda.frame import Context, Frame, Placed, Wrong, contiguous
+from dsl.codegen.cuda.device import Gpu
+from dsl.codegen.cuda.frame import Context, Frame, Placed, Wrong, placed_at
 from dsl.codegen.cuda.program import DeviceProgram
+from dsl.codegen.cuda.steps import copied
 from dsl.ir.graph import Graph
 from dsl.logs import warn
 
@@ -45,56 +46,76 @@ class DeviceExecutable:
         passed = [self._taken(frame, a) if mine else a for a, mine in zip(arrays, own, strict=True)]
         try:
             found = program.run(frame, passed)
-            context.check()
+            hosted = self._hosted(frame, arrays, found, any(own))
         except Wrong as error:
             raise program.explained(frame, passed) from error.__cause__
-        return self._given(frame, arrays, passed, found, any(own))
+        outputs = self._given(frame, passed, found, hosted, any(own))
+        for source, k in self.written:
+            self._write(frame, arrays[source], found[k], hosted.get(k))
+        return outputs
+
+    def _hosted(
+        self, frame: Frame, arrays: list[Any], found: list[Any], stay: bool
+    ) -> dict[int, np.ndarray]:
+        """Return the results that the host needs, by number, when it is known that nothing is wrong."""
+        needed = set() if stay else set(self.needed)
+        needed |= {k for source, k in self.written if not self._moves(arrays[source], found[k])}
+        hosted = {k: np.array(found[k]) for k in needed if not isinstance(found[k], Placed)}
+        there = sorted(k for k in needed if isinstance(found[k], Placed))
+        fetched = frame.fetch([(found[k], self.graph.results[k].dtype) for k in there])
+        return hosted | dict(zip(there, fetched, strict=True))
+
+    def _moves(self, target: Any, thing: Any) -> bool:
+        """Tell whether an argument is written by copying within the device."""
+        if (
+            not isinstance(thing, Placed)
+            or thing.strides is not None
+            or not self.gpu.is_own(target)
+        ):
+            return False
+        return placed_at(self.gpu.take(target)).strides is None
 
     def _taken(self, frame: Frame, array: Any) -> Placed:
         """Return an array of the device as a program has it; one that is not in C order is copied."""
         told = self.gpu.take(array)
-        placed = _placed(told)
+        placed = placed_at(told)
         if placed.strides is None and placed.pointer % 16 == 0:
             return placed
         return frame.upload(frame.download(placed, told.dtype))
 
     def _given(
-        self, frame: Frame, arrays: list[Any], passed: list[Any], found: list[Any], stay: bool
-    ) -> list[Any]:
-        """Return the results as the caller gets them, and write the arguments that are written."""
+        self, frame: Frame, passed: list[Any], found: list[Any], hosted: dict[int, np.ndarray],
+        stay: bool,
+    ) -> list[Any]:  # fmt: skip
+        """Return the results as the caller gets them: no two share memory, with each other, arguments or constants."""
         outputs: list[Any] = [None] * len(found)
+        written = {k for _, k in self.written}
         seen = {id(p.buffer) for p in passed if isinstance(p, Placed)}
-        hosted = {}
-        for _, k in self.written:
-            if k not in hosted:
-                hosted[k] = self._host(frame, found[k], k)
-        for k, thing in enumerate(found):
-            if k not in self.needed:
-                continue
-            if not stay or not isinstance(thing, Placed):
-                outputs[k] = np.array(hosted[k]) if k in hosted else self._host(frame, thing, k)
-                continue
-            if id(thing.buffer) in seen or thing.strides is not None or thing.offset:
-                thing = frame.upload(self._host(frame, thing, k))
-            seen.add(id(thing.buffer))
-            dtype = self.graph.results[k].dtype
-            outputs[k] = self.gpu.give(thing.buffer, thing.offset, dtype, thing.shape)
-        for source, k in self.written:
-            self._write(arrays[source], hosted[k])
+        for k in sorted(self.needed):
+            thing = found[k]
+            if not isinstance(thing, Placed):
+                outputs[k] = np.array(thing)
+            elif not stay:
+                outputs[k] = np.array(hosted[k]) if k in written else hosted[k]
+            else:
+                value = self.graph.results[k]
+                if id(thing.buffer) in seen or thing.strides is not None or thing.buffer.users:
+                    thing = copied(frame, thing, value)
+                seen.add(id(thing.buffer))
+                outputs[k] = self.gpu.give(thing.buffer, thing.offset, value.dtype, thing.shape)
         return outputs
 
-    def _host(self, frame: Frame, thing: Any, k: int) -> Any:
-        if isinstance(thing, Placed):
-            return frame.download(thing, self.graph.results[k].dtype)
-        return np.array(thing)
-
-    def _write(self, target: Any, array: np.ndarray) -> None:
+    def _write(self, frame: Frame, target: Any, thing: Any, array: np.ndarray | None) -> None:
         """Write an argument: an array of the host, or of the device."""
         if isinstance(target, np.ndarray):
             target[...] = array
             return
         told = self.gpu.take(target)
-        if _placed(told).strides is None:
+        if array is None:
+            nbytes = math.prod(told.shape) * told.dtype.itemsize
+            if nbytes:
+                self.gpu.move(thing.buffer, thing.offset, told.buffer, told.offset, nbytes)
+        elif placed_at(told).strides is None:
             self.gpu.upload(np.ascontiguousarray(array), told.buffer, told.offset)
         else:
             target[...] = array
@@ -108,10 +129,3 @@ def _note_copies(device: str) -> None:
         "arrays of the host are copied to %s and back on each call; pass arrays of the device to avoid it",
         device,
     )
-
-
-def _placed(told: Told) -> Placed:
-    size = told.dtype.itemsize
-    strides = tuple(s // size for s in told.strides)
-    plain = strides == contiguous(told.shape) or math.prod(told.shape) <= 1
-    return Placed(told.buffer, told.shape, told.offset, None if plain else strides)

@@ -8,18 +8,20 @@ next comes after whoever used it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
-from dsl.codegen.cuda.device import Buffer, Gpu
+from dsl import events
+from dsl.codegen.cuda.device import Buffer, Gpu, Part, Told
 from dsl.codegen.cuda.source import Argument
 from dsl.ir.dims import Dim, DimLike, evaluate
 from dsl.ir.graph import Value
 from dsl.ir.types import BFLOAT16, TensorType, bind_shape
 
-__all__ = ["Context", "Frame", "Placed", "Wrong"]
+__all__ = ["Context", "Frame", "Placed", "Wrong", "contiguous", "on_host", "placed_at", "shaped"]
 
 
 class Wrong(Exception):
@@ -41,9 +43,24 @@ class Placed:
     def pointer(self) -> int:
         return self.buffer.pointer + self.offset
 
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The elements that there are in memory before the first one, and from it to the last in memory."""
+        if self.strides is None or 0 in self.shape:
+            return 0, math.prod(self.shape)
+        ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        return -sum(e for e in ends if e < 0), 1 + sum(e for e in ends if e > 0)
+
+    def part(self, dtype: np.dtype) -> Part:
+        """The memory in which the elements are, from the lowest to the highest."""
+        before, after = self.reach
+        return Part(self.buffer, self.offset - before * dtype.itemsize, dtype, before + after)
+
 
 class Context:
     """What a run has once: the device, its constants, and a flag that kernels set when something is wrong."""
+
+    live = True  # whether what is issued happens
 
     def __init__(self, gpu: Gpu, constants: dict[Value, Placed], ptx: str) -> None:
         self.gpu, self.constants, self.ptx = gpu, constants, ptx
@@ -56,10 +73,35 @@ class Context:
             self.gpu.upload(np.zeros(1, np.int64), self._flag)
         return self._flag
 
-    def check(self) -> None:
-        """Raise `Wrong` if a kernel has found something wrong."""
-        if self._flag is not None and self.gpu.download(self._flag, 0, np.dtype(np.int64), 1)[0]:
+    def fetch(self, parts: Sequence[Part]) -> list[np.ndarray]:
+        """Return what is in places of the device, unless a kernel has found something wrong: then raise `Wrong`.
+
+        Waits once, and not at all if nothing is asked for and no kernel checks anything.
+        """
+        flags = [] if self._flag is None else [Part(self._flag, 0, np.dtype(np.int64), 1)]
+        if not parts and not flags:
+            return []
+        with self.told("wait", "results"):
+            found = self.gpu.download_all([*flags, *parts])
+        if flags and found[0][0]:
             raise Wrong
+        return found[len(flags) :]
+
+    def told(self, kind: str, name: str, data: Any = None) -> AbstractContextManager[None]:
+        """Let a profile see, in the row of the device, what is issued in a `with` block; it is waited for then."""
+        if events.LOG is None or not self.live:
+            return _UNTOLD
+        return self._told(kind, name, data)
+
+    @contextmanager
+    def _told(self, kind: str, name: str, data: Any) -> Generator[None]:
+        self.gpu.synchronize()  # what was issued before is not part of it
+        with events.on_device(str(self.gpu.name)), events.span(kind, name, data=data):
+            yield
+            self.gpu.synchronize()
+
+
+_UNTOLD = nullcontext()
 
 
 class Frame:
@@ -144,21 +186,24 @@ class Frame:
         plain = np.array(array, order="C", copy=None)
         buffer = self.gpu.allocate(plain.nbytes)
         if plain.nbytes:
-            self.gpu.upload(plain, buffer)
+            with self.context.told("copy", "upload", {"bytes": plain.nbytes}):
+                self.gpu.upload(plain, buffer)
         return Placed(buffer, plain.shape)
 
     def download(self, placed: Placed, dtype: np.dtype) -> np.ndarray:
         """Return an array of the device on the host."""
-        count = math.prod(placed.shape)
-        if not count:
+        if 0 in placed.shape:
             return np.empty(placed.shape, dtype)
-        if placed.strides is None:
-            flat = self.gpu.download(placed.buffer, placed.offset, dtype, count)
-            return flat.reshape(placed.shape)
-        last = sum((n - 1) * s for n, s in zip(placed.shape, placed.strides, strict=True))
-        flat = self.gpu.download(placed.buffer, placed.offset, dtype, last + 1)
-        strides = [s * dtype.itemsize for s in placed.strides]
-        return np.lib.stride_tricks.as_strided(flat, placed.shape, strides).copy()
+        return shaped(self.gpu.download(*placed.part(dtype)), placed)
+
+    def fetch(self, wanted: Sequence[tuple[Placed, np.dtype]]) -> list[np.ndarray]:
+        """Return arrays of the device on the host, all at once, or raise `Wrong`; see `Context.fetch`."""
+        parts = [placed.part(dtype) for placed, dtype in wanted if 0 not in placed.shape]
+        flats = iter(self.context.fetch(parts))
+        return [
+            np.empty(placed.shape, dtype) if 0 in placed.shape else shaped(next(flats), placed)
+            for placed, dtype in wanted
+        ]
 
     def host(self, value: Value) -> Any:
         """Return a value on the host: an array, or an object."""
@@ -208,7 +253,8 @@ class Frame:
             return
         keep: list[Any] = []
         args = [self.argument(argument, keep) for argument in arguments]
-        self.gpu.launch(self.context.ptx, kernel, (x, y, 1), (block, 1, 1), args)
+        with self.context.told("kernel", kernel, {"blocks": x * y, "threads": block}):
+            self.gpu.launch(self.context.ptx, kernel, (x, y, 1), (block, 1, 1), args)
 
 
 def _number(array: Any, dtype: np.dtype, part: int) -> Any:
@@ -220,6 +266,32 @@ def _number(array: Any, dtype: np.dtype, part: int) -> Any:
     if dtype == BFLOAT16:
         return np.asarray(array).view(np.uint16)[()]
     return np.asarray(array)[()]
+
+
+def shaped(flat: np.ndarray, placed: Placed) -> np.ndarray:
+    """Return the elements of an array's memory, from the lowest to the highest, as the array."""
+    if placed.strides is None:
+        return flat.reshape(placed.shape)
+    strides = [s * flat.itemsize for s in placed.strides]
+    first = flat[placed.reach[0] :]
+    return np.lib.stride_tricks.as_strided(first, placed.shape, strides).copy()
+
+
+def on_host(gpu: Gpu, array: Any) -> np.ndarray:
+    """Return a copy of an array of a device, whoever's it is."""
+    told = gpu.take(array)
+    placed = placed_at(told)
+    if 0 in told.shape:
+        return np.empty(told.shape, told.dtype)
+    return shaped(gpu.download(*placed.part(told.dtype)), placed)
+
+
+def placed_at(told: Told) -> Placed:
+    """Return an array that is on the device already as a program has it."""
+    size = told.dtype.itemsize
+    strides = tuple(s // size for s in told.strides)
+    plain = strides == contiguous(told.shape) or math.prod(told.shape) <= 1
+    return Placed(told.buffer, told.shape, told.offset, None if plain else strides)
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from dsl.codegen import elementwise
 from dsl.codegen.accesses import read_again, walk
 from dsl.codegen.cuda import library
 from dsl.codegen.cuda.frame import Frame, Wrong
@@ -49,15 +50,10 @@ def is_array(value: Value) -> bool:
     return isinstance(value.type, TensorType) and bool(value.type.shape)
 
 
-# The complex ones are C's on the CPU, and there are none for GPUs.
-_OF_C = frozenset(("arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh"))
-
-
 def is_on_device(node: Node) -> bool:
     """Tell whether a node can be part of a kernel on a GPU."""
-    if node.op.name in _OF_C and node.inputs[0].dtype.kind == "c":
-        return False
-    return is_native(node)
+    tensors = [v.type for v in node.inputs if isinstance(v.type, TensorType)]
+    return is_native(node) and not elementwise.needs_cpu(node.op.name, [t.dtype for t in tensors])
 
 
 class Lowering:

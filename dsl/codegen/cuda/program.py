@@ -17,7 +17,9 @@ from dsl.codegen.cuda.compile import compile_ptx, optimized_text
 from dsl.codegen.cuda.device import Gpu, Target
 from dsl.codegen.cuda.frame import Context, Frame, Placed, Wrong
 from dsl.codegen.cuda.lower import Lowering
+from dsl.codegen.cuda.recording import Recordings, record_loops, why_not
 from dsl.codegen.unroll import unroll
+from dsl.config import config
 from dsl.errors import InternalError
 from dsl.ir.graph import Graph, Value
 from dsl.ir.interpret import interpret
@@ -33,6 +35,10 @@ class DeviceProgram:
         self.graph = graph
         given = [not p.shape for p in graph.params] if on_host is None else list(on_host)
         self.lowering = Lowering(unroll(graph), given, [False] * len(graph.params))
+        body, modes = self.lowering.body, self.lowering.modes
+        refused = why_not(graph, body, modes)
+        self.recordings = Recordings(body.run, body.params, body.results, modes, refused)
+        self.loops = record_loops(body, modes) if refused else 0  # that are recorded by themselves
         self._constants: dict[Gpu, dict[Value, Placed]] = {}
         self._ptx: dict[Target, str] = {}
 
@@ -41,17 +47,22 @@ class DeviceProgram:
         """The kernels as LLVM IR."""
         return self.lowering.module.text()
 
+    @property
+    def link(self) -> tuple[str, ...]:
+        """Modules that the kernels call: those of users."""
+        return tuple(self.lowering.module.links.values())
+
     def ptx(self, target: Target = Target()) -> str:  # noqa: B008
         """Return the kernels as PTX; empty if there are none."""
         if not self.lowering.kernels:
             return ""
         if target not in self._ptx:
-            self._ptx[target] = compile_ptx(self.text, target)
+            self._ptx[target] = compile_ptx(self.text, target, link=self.link)
         return self._ptx[target]
 
     def optimized(self, target: Target = Target()) -> str:  # noqa: B008
         """Return the kernels as LLVM IR after its passes."""
-        return optimized_text(self.text, target)
+        return optimized_text(self.text, target, link=self.link)
 
     def listing(self) -> str:
         """Return the kernels, a line each: their blocks and threads, and what they compute."""
@@ -60,7 +71,17 @@ class DeviceProgram:
             blocks = " x ".join(str(n) for n in geometry.grid if n != 1) or "1"
             lines.append(f"  {name}: {blocks} blocks of {geometry.block} threads: {what}")
         lines += [f"  on the host: {op}" for op, _ in self.lowering.fallbacks]
+        lines.append(f"  {self.recorded()}")
         return "\n".join(lines) + "\n"
+
+    def recorded(self) -> str:
+        """Say whether calls are recorded as a CUDA graph, or why not."""
+        if config.cuda_graphs != "on":
+            return "not recorded as a CUDA graph: the option `cuda_graphs` is off"
+        if not self.recordings.refused:
+            return "recorded as a CUDA graph at the second call with the same shapes and numbers"
+        loops = f"; loops that are, by themselves: {self.loops}" if self.loops else ""
+        return f"not recorded as a CUDA graph: {self.recordings.refused}{loops}"
 
     def constants(self, gpu: Gpu) -> dict[Value, Placed]:
         """The constant arrays that are on a device already."""
@@ -72,17 +93,19 @@ class DeviceProgram:
         frame = Frame(context, {}, {})
         try:
             found = self.run(frame, args)
-            hosted = [
-                frame.download(thing, value.dtype) if isinstance(thing, Placed) else thing
-                for thing, value in zip(found, self.graph.results, strict=True)
-            ]
-            context.check()
+            there = [k for k, thing in enumerate(found) if isinstance(thing, Placed)]
+            arrays = frame.fetch([(found[k], self.graph.results[k].dtype) for k in there])
         except Wrong as error:
             raise self.explained(frame, args) from error.__cause__
-        return hosted
+        for k, array in zip(there, arrays, strict=True):
+            found[k] = array
+        return found
 
     def run(self, frame: Frame, args: Sequence[Any]) -> list[Any]:
         """Run and return arrays on the device, or numbers and objects of the host."""
+        recording = self.recordings.find(frame, args)
+        if recording is not None:
+            return recording.run(frame, args)
         passed = [self.taken(frame, p, a) for p, a in zip(self.graph.params, args, strict=True)]
         for thing in passed:
             if isinstance(thing, Placed):

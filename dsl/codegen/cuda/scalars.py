@@ -63,7 +63,10 @@ def _is_scalar_node(node: ir.Node) -> bool:
         return False
     if name == "assert":
         return len(node.inputs) == 1
-    return name in _SAME or elementwise.supported(name, [v.dtype for v in node.inputs])
+    if name in _SAME:
+        return True
+    dtypes = [v.dtype for v in node.inputs]
+    return elementwise.supported(name, dtypes) and not elementwise.needs_cpu(name, dtypes)
 
 
 class ScalarKernel:

@@ -23,6 +23,7 @@ from dsl.ir.types import TensorType
 
 __all__ = [
     "Alias", "Body", "Check", "Cond", "HostCall", "HostScalar", "Launch", "Loop", "Made", "Spread", "Step", "Update",
+    "operand",
 ]  # fmt: skip
 
 
@@ -42,7 +43,9 @@ class Body:
     steps: list[tuple[Step, tuple[Value, ...]]] = field(default_factory=list)
     sources: dict[Dim, Value] = field(default_factory=dict)
     unused: tuple[Value, ...] = ()  # params that no step reads
-    own: frozenset[Dim] = frozenset()  # symbols that the params or operands give, whatever they are outside
+    own: frozenset[Dim] = (
+        frozenset()
+    )  # symbols that the params or operands give, whatever they are outside
 
     def run(self, outer: Frame, args: Sequence[Any]) -> list[Any]:
         """Run the steps and return the results; an arg that nothing else names may be overwritten."""
@@ -236,8 +239,11 @@ class HostCall:
 
     def run(self, frame: Frame) -> None:
         node = self.node
-        inputs = [frame.host(v) for v in node.inputs]
-        for value, thing in zip(node.outputs, apply_node(node, inputs), strict=True):
+        try:
+            found = apply_node(node, [frame.host(v) for v in node.inputs])
+        except Exception as error:  # perhaps because a kernel before has met an error
+            raise Wrong from error
+        for value, thing in zip(node.outputs, found, strict=True):
             is_array = isinstance(value.type, TensorType) and bool(value.shape)
             frame.bind(value, frame.upload(thing) if is_array else thing)
 
@@ -247,13 +253,14 @@ class HostCall:
 
 def _taken(frame: Frame, values: Sequence[Value], dying: Sequence[Value]) -> list[Any]:
     """Return operands of a region; those that die are named by the region alone from now on."""
-    found = [_operand(frame, v) for v in values]
+    found = [operand(frame, v) for v in values]
     for value in dying:
         frame.drop(value)
     return found
 
 
-def _operand(frame: Frame, value: Value) -> Any:
+def operand(frame: Frame, value: Value) -> Any:
+    """Return an operand of a region: an array on the device, or a number or object of the host."""
     found = frame.values.get(value)
     if found is not None:
         return found

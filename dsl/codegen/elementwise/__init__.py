@@ -32,7 +32,7 @@ from dsl.errors import InternalError
 from dsl.ir.registry import OPS
 from dsl.ir.types import is_float
 
-__all__ = ["combine", "cost", "emit", "expensive", "identity", "supported"]
+__all__ = ["combine", "cost", "emit", "expensive", "identity", "needs_cpu", "supported"]
 
 Check = Callable[..., None]
 Emitter = Callable[[Function, Sequence[np.dtype], Sequence[np.dtype], Sequence[Any]], Any]
@@ -41,6 +41,8 @@ _EXPENSIVE = frozenset(MATH) | {
     "divide", "floor_divide", "remainder", "fmod", "divmod", "sqrt", "reciprocal", "hypot", "gcd", "lcm",
 }  # fmt: skip
 _EXPENSIVE_COMPLEX = {"absolute", "sign"}
+_OF_C = frozenset(("arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh"))
+"""Functions whose complex form is C's, which GPUs do not have."""
 
 
 def emit(
@@ -71,6 +73,14 @@ def emit(
 def supported(op: str, inputs: Sequence[np.dtype]) -> bool:
     """Whether `emit` knows an op for operands of these dtypes."""
     return _own(op) is not None or _emitter(op, inputs) is not None
+
+
+def needs_cpu(op: str, inputs: Sequence[np.dtype]) -> bool:
+    """Whether what `emit` makes of an op for operands of these dtypes is for CPUs alone."""
+    if op in _OF_C and inputs[0].kind == "c":
+        return True
+    portable = OPS[op].portable if op in OPS else None
+    return portable is not None and not portable(inputs)
 
 
 def expensive(op: str, inputs: Sequence[np.dtype]) -> bool:

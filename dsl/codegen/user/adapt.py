@@ -19,7 +19,7 @@ from dsl.codegen import math
 from dsl.codegen.cpu import elf
 from dsl.codegen.llvm import Module
 
-__all__ = ["Adapted", "UnfitError", "adapt", "math_module"]
+__all__ = ["MADE_AT_RUN_TIME", "Adapted", "UnfitError", "adapt", "declared_once", "math_module"]
 
 
 class UnfitError(Exception):
@@ -29,6 +29,9 @@ class UnfitError(Exception):
         super().__init__(message)
         self.remedy = remedy
 
+
+MADE_AT_RUN_TIME = ("(a message that is made at run time)",)
+"""The arguments of an exception whose own are not known before."""
 
 _LABEL = r'("[^"\n]+"|[\w.$-]+)'
 _NAME = "@" + _LABEL
@@ -60,7 +63,7 @@ def adapt(text: str, main: str, symbol: str, *, inline: bool) -> Adapted:
     externals = [name for name in declared if name not in functions and not _is_known(name)]
     _check(text, externals)
     text, errors = _numbered_errors(text)
-    text = _declared_once(_renamed(text, main, symbol, functions))
+    text = declared_once(_renamed(text, main, symbol, functions))
     text = re.sub(r"^define (?!internal |linkonce_odr )", "define linkonce_odr ", text, flags=re.M)
     if inline:
         head = rf"^(define .*@{re.escape(symbol)}\(.*) \{{$"
@@ -160,7 +163,7 @@ def _encoded(constant: str) -> str:
             "raise a built-in exception",
         )
     if any(type(arg).__module__.startswith("llvmlite") for arg in args or ()):
-        args = ("(a message that is made at run time)",)
+        args = MADE_AT_RUN_TIME
     return base64.b64encode(pickle.dumps((kind, args, place))).decode()
 
 
@@ -177,7 +180,7 @@ def _renamed(text: str, main: str, symbol: str, functions: dict[str, str]) -> st
     return re.sub(_NAME, replace, text)
 
 
-def _declared_once(text: str) -> str:
+def declared_once(text: str) -> str:
     """Drop what is declared again: `exp` and `llvm.exp.f64` may have become the same."""
     seen: set[str] = set()
 
@@ -190,12 +193,13 @@ def _declared_once(text: str) -> str:
 
 
 @functools.cache
-def math_module(function: str) -> str:
+def math_module(function: str, *, device: bool = False, libdevice: bool = False) -> str:
     """Return a module that defines `dsl.user.<function>` for kernels to call, such as `exp.f64`."""
     name, _, precision = function.partition(".")
     kind = "float" if precision == "f32" else "double"
     count = 2 if name in ("pow", "arctan2", "hypot", "fmod") else 1
     module = Module(function)
+    module.device, module.libdevice = device, libdevice
     attributes = "alwaysinline nounwind willreturn memory(none)"
     params = [(kind, label) for label in "xy"[:count]]
     fn = module.function(f"dsl.user.{function}", kind, params, attributes=attributes)

@@ -16,6 +16,7 @@ run-time functions, to allocate arrays.
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import functools
 import json
@@ -24,6 +25,7 @@ import re
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -39,7 +41,7 @@ from dsl.logs import log
 
 __all__ = ["Argument", "Code", "Source", "numba_address", "numba_module"]
 
-_VERSION = "1"
+_VERSION = "2"
 """Of the texts kept on disk. Change it with anything below that makes another text from the same function."""
 
 
@@ -124,8 +126,10 @@ class Source:
 
     def _compile(self, arguments: tuple[Argument, ...], symbol: str) -> Code:
         signature = tuple(map(_numba_type, arguments))
+        whole = any(a.rank is not None for a in arguments)
         try:
-            self.dispatcher.compile(signature)
+            with contextlib.nullcontext() if whole else _without_vectors():
+                self.dispatcher.compile(signature)
         except Exception as error:
             raise self._refusal(arguments, error) from None
         compiled = self.dispatcher.overloads[signature]
@@ -198,6 +202,23 @@ def numba_module() -> Any:
     except ImportError:
         raise _missing() from None
     return numba
+
+
+@contextlib.contextmanager
+def _without_vectors() -> Iterator[None]:
+    """Let numba write no vectors: whoever compiles the program makes those that its target has.
+
+    Numba takes this lock for all of its compiling, so nobody else sees what is changed.
+    """
+    core = numba_module().core
+    config = core.config
+    with core.compiler_lock.global_compiler_lock:
+        before = config.LOOP_VECTORIZE, config.SLP_VECTORIZE
+        config.LOOP_VECTORIZE = config.SLP_VECTORIZE = 0
+        try:
+            yield
+        finally:
+            config.LOOP_VECTORIZE, config.SLP_VECTORIZE = before
 
 
 @functools.cache

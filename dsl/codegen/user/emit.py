@@ -9,9 +9,10 @@ import numpy as np
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar, zero
 from dsl.codegen.cpu import jit
 from dsl.codegen.library.call import Call, product
-from dsl.codegen.llvm import Function, Value
+from dsl.codegen.llvm import Function, Module, Value
 from dsl.codegen.user.adapt import math_module
 from dsl.codegen.user.code import Code, numba_address
+from dsl.codegen.user.retarget import Portable, retarget
 
 __all__ = ["emit_element", "lower_arrays"]
 
@@ -54,16 +55,28 @@ def lower_arrays(code: Code, call: Call) -> None:
 def _call(
     code: Code, fn: Function, results: Value, args: Sequence[Value], check: Callable[..., None]
 ) -> None:
-    links = fn.module.links
-    links[code.symbol] = code.text
-    links.update((name, math_module(name)) for name in code.functions)
-    for name in code.externals:
-        jit.define(name, numba_address(name))
+    _link(code, fn.module)
     raised = fn.alloca(8)
     fn.store(Value("0", "i64"), raised)
     status = fn.call("i32", code.symbol, results, raised, *args)
     if code.errors:
         check(fn.compare("ne", status, 0), "raised", fn.load("i64", raised))
+
+
+def _link(code: Code, module: Module) -> None:
+    """Make a kernel and what it calls part of a module."""
+    links = module.links
+    if module.device:
+        found = retarget(code)
+        assert isinstance(found, Portable), f"{code.symbol} is not for GPUs: {found.reason}"
+        links[code.symbol] = found.text
+        given = {"device": True, "libdevice": module.libdevice}
+        links.update((name, math_module(name, **given)) for name in found.functions)
+        return
+    links[code.symbol] = code.text
+    links.update((name, math_module(name)) for name in code.functions)
+    for name in code.externals:
+        jit.define(name, numba_address(name))
 
 
 def _layout(dtypes: Sequence[np.dtype]) -> tuple[list[int], int]:

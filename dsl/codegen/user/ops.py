@@ -7,9 +7,10 @@ and has a name of its own for that.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,20 @@ import numpy as np
 from dsl.codegen.arrays import Scalar
 from dsl.codegen.library.call import Call
 from dsl.codegen.llvm import Function
+from dsl.codegen.user.adapt import MADE_AT_RUN_TIME
 from dsl.codegen.user.code import Argument, Code, Source
 from dsl.codegen.user.emit import emit_element, lower_arrays
 from dsl.codegen.user.fingerprint import location_of
 from dsl.codegen.user.plainly import apply_elementwise, apply_to_arrays
-from dsl.errors import TypeRuleError
+from dsl.codegen.user.retarget import Portable, Unportable, retarget
+from dsl.errors import DslError, TypeRuleError
 from dsl.ir.dims import Dim
 from dsl.ir.graph import Node
+from dsl.ir.location import Location
 from dsl.ir.ops.rules import ANY, Attrs, Inputs, operands
 from dsl.ir.registry import OPS, Op, Trait, op
 from dsl.ir.types import DTYPES, TensorType, broadcast_shapes, resolve_shape
+from dsl.logs import log
 
 __all__ = ["ArrayKernel", "ElementKernel"]
 
@@ -52,7 +57,9 @@ class ElementKernel:
         checked = bool(self.code(x.dtype for x in inputs).errors)
         traits = {Trait.PURE, Trait.ELEMENTWISE}
         signature = f"{', '.join(self.names)} -> *results"
-        return _registered(self, signature, traits, checked, emit=self.emit, cost=self.cost)
+        return _registered(
+            self, signature, traits, checked, emit=self.emit, cost=self.cost, portable=self.portable
+        )
 
     def type(self, inputs: Inputs, attrs: Attrs) -> tuple[TensorType, ...]:
         name = self.source.name
@@ -61,7 +68,8 @@ class ElementKernel:
         return tuple(TensorType(dtype, shape) for dtype in self.code(x.dtype for x in found).dtypes)
 
     def numpy(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        return apply_elementwise(self.source, arrays)
+        with _noting(self.source, lambda: self.code(x.dtype for x in arrays)):
+            return apply_elementwise(self.source, arrays)
 
     def emit(
         self, fn: Function, inputs: Sequence[np.dtype], outputs: Sequence[np.dtype],
@@ -71,6 +79,13 @@ class ElementKernel:
 
     def cost(self, inputs: Sequence[np.dtype]) -> float:
         return self.code(inputs).cost
+
+    def portable(self, inputs: Sequence[np.dtype]) -> bool:
+        """Tell whether GPUs can run it."""
+        found = retarget(self.code(inputs))
+        if isinstance(found, Unportable):
+            log("compile", "the kernel %s runs on the host: %s", self.source.name, found.reason)
+        return isinstance(found, Portable)
 
     def raised(self, node: Node, number: int) -> Exception:
         return _error(self.source, self.code(x.dtype for x in node.data_inputs), number)
@@ -134,9 +149,11 @@ class ArrayKernel:
         return TensorType(dtype, shape)
 
     def numpy(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        results = self.result_types(tuple(TensorType(x.dtype, x.shape) for x in arrays))
+        inputs = tuple(TensorType(x.dtype, x.shape) for x in arrays)
+        results = self.result_types(inputs)
         outputs = tuple(np.empty(resolve_shape(y.shape, {}), y.dtype) for y in results)
-        apply_to_arrays(self.source, arrays, outputs)
+        with _noting(self.source, lambda: self.code(inputs, results)):
+            apply_to_arrays(self.source, arrays, outputs)
         return outputs
 
     def lower(self, call: Call) -> None:
@@ -186,6 +203,29 @@ def _registered(
 def _error(source: Source, code: Code, number: int) -> Exception:
     """Return what a kernel raised, with a note of where."""
     error, place = code.error(number)
+    _note(source, error, place)
+    return error
+
+
+@contextlib.contextmanager
+def _noting(source: Source, code: Callable[[], Code]) -> Iterator[None]:
+    """Give what numba's own code raises the same note, as far as it is plain which line that was."""
+    try:
+        yield
+    except DslError:
+        raise
+    except Exception as error:
+        found = code()
+        known = [found.error(k + 1) for k in range(len(found.errors))]
+        places = {
+            at
+            for made, at in known
+            if made.args in (error.args, MADE_AT_RUN_TIME) and type(made) is type(error)
+        }
+        _note(source, error, places.pop() if len(places) == 1 else None)
+        raise
+
+
+def _note(source: Source, error: Exception, place: Location | None) -> None:
     where = (place or location_of(source.fn)).excerpt()
     error.add_note(f"raised by the kernel {source.name}\n{where}")
-    return error

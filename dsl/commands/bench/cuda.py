@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import dsl
+from dsl.codegen.cuda.cupy_driver import import_cupy
 from dsl.codegen.cuda.devices import gpu
 from dsl.commands.bench.case import Function, Way
 from dsl.commands.bench.gpu_case import GpuCase
@@ -111,7 +112,7 @@ class OnGpu(Peer):
     module = "cupy"
 
     def load(self) -> dict[str, Any]:
-        self.cupy = importlib.import_module("cupy")
+        self.cupy = import_cupy()
         return {"np": self.cupy, "cupy": self.cupy}
 
     def give(self, argument: Any) -> Any:

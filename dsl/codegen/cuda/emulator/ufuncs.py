@@ -14,7 +14,6 @@ import ctypes
 import threading
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
 __all__ = ["LLVM_TYPES", "build"]
@@ -85,6 +84,8 @@ def _module_text(
 
 
 def _compile(text: str, name: str) -> int:
+    import llvmlite.binding as llvm
+
     global _engine
     module = llvm.parse_assembly(text)
     if _engine is None:
@@ -100,6 +101,8 @@ def _compile(text: str, name: str) -> int:
 
 
 def _start_engine() -> tuple[Any, Any]:
+    import llvmlite.binding as llvm
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
