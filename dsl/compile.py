@@ -537,9 +537,11 @@ def _on_host(array: Any, copy: bool | None = None) -> np.ndarray:
     """Return an array of a GPU, or of the host, as NumPy's."""
     if not is_on_device(array):
         return np.array(array, copy=copy)
-    from dsl.cuda import to_host
+    from dsl.codegen.cuda.devices import gpu
+    from dsl.codegen.cuda.frame import on_host
+    from dsl.frontend.signature import device_name
 
-    return to_host(array)
+    return on_host(gpu(DeviceName.parse(device_name(array))), array)
 
 
 class BoundCompiled:

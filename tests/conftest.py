@@ -12,7 +12,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--bless", action="store_true", help="rewrite golden files with what the tests got"
     )
     parser.addoption(
-        "--device", help="run compiled functions there: cuda:0, or cuda-emulator:0 (see docs/cuda.md)"
+        "--device",
+        help="run compiled functions there: cuda:0, or cuda-emulator:0 (see docs/cuda.md)",
     )
 
 

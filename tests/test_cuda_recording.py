@@ -446,6 +446,20 @@ def test_arguments_on_the_device_are_written_within_it(counting: Counting) -> No
     np.testing.assert_array_equal(dsl.cuda.to_host(x), [0, 2, 4])
 
 
+@pytest.mark.parametrize("graphs", ["off", "on"])
+def test_arguments_that_are_exchanged(graphs: str, gpu_name: str) -> None:
+    def swap(x, y):
+        x[...], y[...] = y.copy(), x.copy()
+
+    f = dsl.jit(swap)
+    x, y = (dsl.cuda.to_device(np.full(3, n), gpu_name) for n in (1.0, 2.0))
+    with config.override(cuda_graphs=graphs):
+        for _ in range(3):
+            f(x, y)
+    np.testing.assert_array_equal(dsl.cuda.to_host(x), 2)
+    np.testing.assert_array_equal(dsl.cuda.to_host(y), 1)
+
+
 def test_a_constant_is_not_handed_out(gpu_name: str) -> None:
     f = dsl.jit(lambda x: (x + 1, np.arange(3.0)))
     x = dsl.cuda.to_device(np.zeros(3), gpu_name)
@@ -486,8 +500,7 @@ def test_an_array_of_cupy_in_reverse_order(monkeypatch: pytest.MonkeyPatch) -> N
 @on_ranks
 @pytest.mark.parametrize("how", ["staged", "direct"])
 def test_collectives_on_arrays_of_a_gpu(how: str) -> None:
-    here = str(Path(__file__).parent)
-    mpirun.run("gpu_arrays", 2, how, deadline=120, DSL_TEST_PATH=here).check()
+    mpirun.run("gpu_arrays", 2, how, deadline=120).check()
 
 
 def test_a_rank_alone_may_pass_arrays_of_a_gpu() -> None:
@@ -510,7 +523,7 @@ def test_ranks_of_one_machine_share_its_gpus(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_mean_is_divided_on_the_device(gpu_name: str) -> None:
-    from dsl.mpi.gpu_arrays import _divide
+    from dsl.parallel.gpu_arrays import _divide
 
     x = dsl.cuda.to_device(np.arange(3.0, dtype=np.float32), gpu_name)
     found = dsl.cuda.to_host(_divide(x, 2))

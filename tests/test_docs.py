@@ -57,7 +57,7 @@ def test_user_kernels_work_as_shown(bless: bool) -> None:
 
 def test_gpus_do_what_their_page_shows(bless: bool) -> None:
     pytest.importorskip("numba")
-    assert check_page(DOCS / "cuda.md", bless=bless) == 2
+    assert check_page(DOCS / "cuda.md", bless=bless) == 3
 
 
 def test_devices_do_what_their_page_shows(bless: bool) -> None:
@@ -65,7 +65,7 @@ def test_devices_do_what_their_page_shows(bless: bool) -> None:
 
 
 def test_ranks_do_what_their_page_shows(bless: bool) -> None:
-    assert check_page(DOCS / "parallel.md", bless=bless) == 4
+    assert check_page(DOCS / "parallel.md", bless=bless) == 5
 
 
 def test_profiling_works_as_shown(bless: bool) -> None:

@@ -96,7 +96,9 @@ class Evaluator:
     fetch: Callable[[Expression], Scalar | None] = lambda e: (
         None
     )  # values this kernel itself computes
-    shifts: dict[Var, int] = field(default_factory=dict)  # how much further than its point a variable is
+    shifts: dict[Var, int] = field(
+        default_factory=dict
+    )  # how much further than its point a variable is
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:

@@ -36,6 +36,7 @@ from typing import Any, NoReturn
 
 from dsl.codegen.llvm import Function, Module, Value, Variable
 from dsl.errors import InternalError
+from dsl.ir.python_source import parse_python
 
 __all__ = [
     "Word", "atomic_add", "call_program", "compile_module", "compile_source", "copy_words", "external", "rarely", "records",
@@ -90,7 +91,7 @@ def compile_source(
     name: str, source: str, constants: Mapping[str, Any], exports: Sequence[str]
 ) -> str:
     """Return the IR of every function in a source text; those not exported are internal to the module."""
-    tree = ast.parse(textwrap.dedent(source))
+    tree = parse_python(textwrap.dedent(source))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     arity = {node.name: len(node.args.args) for node in functions}
     module = Module(name)

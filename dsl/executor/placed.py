@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dsl.codegen.cuda.devices import own_index
 from dsl.config import config
 from dsl.errors import DslError
 from dsl.executor.executor import Executor
@@ -49,7 +50,7 @@ def make_runner(
     asked = asked_by(graph)
     if len(devices) == 1 and not asked:
         return runner_of(graph, parallel_iterations)
-    devices = with_gpus(devices, asked, world().rank)
+    devices = with_gpus(devices, asked, world().rank, own_index)
     if world().size > 1 and names_a_rank(graph):
         runner = functools.partial(runner_of, parallel=parallel_iterations)
         return OverRanks(graph, devices, soft, runner).run

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from dsl.codegen.cuda.devices import own_index
 from dsl.config import config
 from dsl.errors import PeerError, UnsupportedError
 from dsl.ir.devices import DeviceName
@@ -72,7 +73,7 @@ def devices_of(rank: int, devices: Sequence[Cpu], parts: Iterable[str]) -> dict[
     """Return the devices of a rank by their names, with the GPUs on which parts run."""
     cpus = [device for device in devices if device.name.kind == "cpu"]
     found = {str(DeviceName(rank, "cpu", k)): device for k, device in enumerate(cpus)}
-    gpus = with_gpus([], parts, rank)
+    gpus = with_gpus([], parts, rank, own_index)
     return found | {str(device.name): device for device in gpus}
 
 

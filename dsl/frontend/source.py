@@ -22,6 +22,7 @@ from collections.abc import Iterator
 
 from dsl.errors import SourceError
 from dsl.ir.location import Location
+from dsl.ir.python_source import parse_python
 
 __all__ = ["FunctionTree", "function_tree"]
 
@@ -124,7 +125,7 @@ def _parses(text: str, first: int) -> Iterator[ast.Module]:
     lines = text.splitlines(keepends=True)
     try:
         block = inspect.getblock(lines[first - 1 :])
-        module = ast.parse(textwrap.dedent("".join(block)))
+        module = parse_python(textwrap.dedent("".join(block)))
     except (SyntaxError, IndentationError):
         return
     yield ast.increment_lineno(module, first - 1)
@@ -133,7 +134,7 @@ def _parses(text: str, first: int) -> Iterator[ast.Module]:
 @functools.lru_cache(maxsize=16)
 def _parsed(text: str) -> ast.Module | None:
     try:
-        return ast.parse(text)
+        return parse_python(text)
     except SyntaxError:
         return None
 

@@ -162,7 +162,7 @@ def _received(like: Any, source: int, tag: int) -> Any:
     found = _apply("recv_from", None, attrs)
     if not on_gpu or current_trace() is not None:
         return found
-    from dsl.mpi.gpu_arrays import to_gpu_of
+    from dsl.parallel.gpu_arrays import to_gpu_of
 
     return to_gpu_of(like, found)
 
@@ -183,7 +183,7 @@ def _apply(op: str, x: Any, attrs: dict[str, Any]) -> Any:
     if current_trace() is None:
         if not is_on_device(x):
             return _run(op, x, attrs)
-        from dsl.mpi.gpu_arrays import apply_on_gpu
+        from dsl.parallel.gpu_arrays import apply_on_gpu
 
         return apply_on_gpu(op, x, attrs, _run)
     _check(op, attrs)

@@ -176,29 +176,26 @@ def cpus(count: int | None = None) -> list[Cpu]:
 _gpus: dict[DeviceName, Cpu] = {}
 
 
-def with_gpus(devices: Iterable[Cpu], asked: Iterable[str], rank: int = 0) -> list[Cpu]:
-    """Return devices and, after them, the GPUs among the names that nodes ask for."""
+def with_gpus(
+    devices: Iterable[Cpu], asked: Iterable[str], rank: int, own_index: Callable[[str], int]
+) -> list[Cpu]:
+    """Return devices and, after them, the GPUs among the names that nodes ask for.
+
+    A name without an index means the GPU of this process among those of its machine, which `own_index` tells for a kind.
+    """
     found = list(devices)
     for text in asked:
         name = DeviceName.parse(text)
         if name.kind in (None, "cpu") or name.rank not in (None, rank):
             continue
-        full = DeviceName(rank, name.kind, _index(name))
+        index = own_index(name.kind or "cuda") if name.index is None else name.index
+        full = DeviceName(rank, name.kind, index)
         with _lock:
             if full not in _gpus:
                 _gpus[full] = Cpu(full.index or 0, rank=rank, kind=full.kind or "cuda")
         if _gpus[full] not in found:
             found.append(_gpus[full])
     return found
-
-
-def _index(name: DeviceName) -> int:
-    """The GPU that is meant; without an index, that of this process among those on its machine."""
-    if name.index is not None:
-        return name.index
-    from dsl.codegen.cuda.devices import own_index
-
-    return own_index(name.kind or "cuda")
 
 
 def _after_fork() -> None:

@@ -63,7 +63,7 @@ def direct() -> None:
 
     from dsl.codegen.cuda.devices import gpu
     from dsl.ir.devices import DeviceName
-    from dsl.mpi import gpu_arrays
+    from dsl.parallel import gpu_arrays
 
     fake = sys.modules["cupy"] = Fake()
     there = gpu(DeviceName.parse("cuda:0"))

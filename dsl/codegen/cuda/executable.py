@@ -51,7 +51,7 @@ class DeviceExecutable:
             raise program.explained(frame, passed) from error.__cause__
         outputs = self._given(frame, passed, found, hosted, any(own))
         for source, k in self.written:
-            self._write(frame, arrays[source], found[k], hosted.get(k))
+            self._write(arrays[source], found[k], hosted.get(k))
         return outputs
 
     def _hosted(
@@ -66,14 +66,10 @@ class DeviceExecutable:
         return hosted | dict(zip(there, fetched, strict=True))
 
     def _moves(self, target: Any, thing: Any) -> bool:
-        """Tell whether an argument is written by copying within the device."""
-        if (
-            not isinstance(thing, Placed)
-            or thing.strides is not None
-            or not self.gpu.is_own(target)
-        ):
+        """Tell whether an argument is written by copying within the device: from memory that is nobody's yet."""
+        if not isinstance(thing, Placed) or thing.strides is not None or thing.buffer.users:
             return False
-        return placed_at(self.gpu.take(target)).strides is None
+        return self.gpu.is_own(target) and placed_at(self.gpu.take(target)).strides is None
 
     def _taken(self, frame: Frame, array: Any) -> Placed:
         """Return an array of the device as a program has it; one that is not in C order is copied."""
@@ -105,7 +101,7 @@ class DeviceExecutable:
                 outputs[k] = self.gpu.give(thing.buffer, thing.offset, value.dtype, thing.shape)
         return outputs
 
-    def _write(self, frame: Frame, target: Any, thing: Any, array: np.ndarray | None) -> None:
+    def _write(self, target: Any, thing: Any, array: np.ndarray | None) -> None:
         """Write an argument: an array of the host, or of the device."""
         if isinstance(target, np.ndarray):
             target[...] = array

@@ -180,6 +180,8 @@ class Frame:
     def allocate(self, value: Value) -> Placed:
         """Return memory for a value."""
         shape = self.shape(value)
+        if any(n < 0 for n in shape):
+            raise Wrong
         return Placed(self.gpu.allocate(math.prod(shape) * value.dtype.itemsize), shape)
 
     def upload(self, array: Any) -> Placed:

@@ -90,14 +90,14 @@ class _Region:
             for symbol, operand in zip(node.dims, operands, strict=True):
                 self.body.sources.setdefault(symbol, operand)
         bare = (d for p in graph.params if is_array(p) for d in p.shape if isinstance(d, Dim))
-        self.body.own = frozenset(
-            [*(d for d in bare if symbols_of(d) == [d]), *self.body.sources]
-        )
+        self.body.own = frozenset([*(d for d in bare if symbols_of(d) == [d]), *self.body.sources])
         self.last: dict[Value, int] = {}
         self.steps: list[Step] = []
         self.dying: list[list[Value]] = []
         self.pending: list[Node] = []  # ops on numbers of the device, not emitted yet
-        self.settled: set[Value] = set()  # put into memory beyond the plan, for those that need it there
+        self.settled: set[Value] = (
+            set()
+        )  # put into memory beyond the plan, for those that need it there
 
     def lower(self) -> Body:
         made = plan(self.graph, supported=is_on_device, expensive=_is_expensive)
@@ -422,7 +422,7 @@ class _Region:
     # -- updates -----------------------------------------------------------------------------------------------------
 
     def _update(self, node: Node) -> None:
-        x, v = node.inputs[:2]
+        x = node.inputs[0]
         (value,) = node.outputs
         if not is_array(x):
             self.emit(HostCall(node))

@@ -95,7 +95,23 @@ FUNCTIONS: dict[str, Callable[..., Real]] = {
 
 
 LIBDEVICE = {
-    **{n: n for n in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "sinh")},
+    **{
+        n: n
+        for n in (
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "pow",
+            "sin",
+            "cos",
+            "tan",
+            "sinh",
+        )
+    },
     **{n: n for n in ("cosh", "tanh", "erf", "erfc", "cbrt", "hypot", "fmod")},
     **{f"arc{n}": f"a{n}" for n in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
 }

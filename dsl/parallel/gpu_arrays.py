@@ -9,11 +9,8 @@ to the other ranks, which may have arrays anywhere. Directly go, of arrays in C 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +25,10 @@ from dsl.config import config
 from dsl.frontend.signature import device_name
 from dsl.ir.communicator import current_location
 from dsl.ir.devices import DeviceName
+from dsl.mpi.aware import is_aware
 from dsl.mpi.reducing import operator, work_dtype
 
-__all__ = ["apply_on_gpu", "is_aware", "to_gpu_of"]
+__all__ = ["apply_on_gpu", "to_gpu_of"]
 
 
 def apply_on_gpu(op: str, x: Any, attrs: dict[str, Any], apply: Callable[..., Any]) -> Any:
@@ -78,22 +76,6 @@ def _reduces(how: str | None, dtype: np.dtype) -> bool:
     if work_dtype(dtype) != dtype or (how == "mean" and dtype.kind not in "fc"):
         return False
     return how not in ("max", "min") or dtype.kind in "iu"
-
-
-@functools.cache
-def is_aware() -> bool:
-    """Tell whether the MPI library says that it takes memory of GPUs. Some say nothing, some are wrong."""
-    switches = ("OMPI_MCA_opal_cuda_support", "MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA")
-    if any(os.environ.get(name, "").lower() in ("1", "true") for name in switches):
-        return True
-    from mpi4py import MPI
-
-    info = MPI.COMM_WORLD.Get_info()
-    if "cuda" in (info.Get("mpi_memory_alloc_kinds") or ""):
-        return True
-    with contextlib.suppress(OSError, AttributeError):  # Open MPI's own question
-        return bool(ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support())
-    return False
 
 
 @dataclass(frozen=True)
