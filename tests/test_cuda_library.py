@@ -26,7 +26,9 @@ from test_op_sweep import (
     with_specials,
 )
 
+import dsl
 from dsl.codegen.cuda import toolkit
+from dsl.codegen.cuda.device import Told
 from dsl.codegen.cuda.emulated import EmulatedGpu
 from dsl.codegen.cuda.frame import Context, Frame, Placed
 from dsl.codegen.cuda.lower import Lowering
@@ -437,3 +439,46 @@ def test_barriers() -> None:
     assert network.barriers == 15  # steps between warps: 1 + 2 + 3 + 4 + 5
     (extremum,) = counters("argmax", draw("f32", 1, 4096), axis=1)
     assert extremum.barriers == 1
+
+
+# -- products by a library of the device -----------------------------------------------------------------------------
+
+
+class WithLibrary(EmulatedGpu):
+    """An emulated GPU that has something like cuBLAS."""
+
+    products = 0
+
+    def multiply(self, a: Told, b: Told, target: Told) -> None:
+        self.products += 1
+        found = np.matmul(self._seen(a), self._seen(b))
+        self.memory.write(target.buffer.pointer + target.offset, np.ascontiguousarray(found))
+
+    def _seen(self, told: Told) -> np.ndarray:
+        size = told.dtype.itemsize
+        flat = self.memory.read(told.buffer.pointer, told.dtype, told.buffer.nbytes // size)
+        return np.lib.stride_tricks.as_strided(
+            flat[told.offset // size :], told.shape, told.strides
+        )
+
+
+@pytest.mark.parametrize("turned", ["neither", "first", "second", "both"])
+def test_a_device_with_a_library_multiplies_large_matrices_by_it(turned: str) -> None:
+    device, rng = WithLibrary(11), np.random.default_rng(2)
+    x, y = rng.normal(size=(130, 128)), rng.normal(size=(128, 140))
+    a = np.ascontiguousarray(x.T) if turned in ("first", "both") else x
+    b = np.ascontiguousarray(y.T) if turned in ("second", "both") else y
+
+    def product(a, b):
+        left = a.T if turned in ("first", "both") else a
+        right = b.T if turned in ("second", "both") else b
+        return left @ right + 1.0
+
+    found = DeviceProgram(dsl.jit(product).lower(a, b).optimized)(device, [a, b])
+    np.testing.assert_allclose(found[0], x @ y + 1.0, rtol=1e-12)
+    assert device.products == 1
+    small = DeviceProgram(dsl.jit(product).lower(a[:20, :20], b[:20, :20]).optimized)
+    np.testing.assert_allclose(
+        small(device, [a[:20, :20], b[:20, :20]])[0], product(a[:20, :20], b[:20, :20])
+    )
+    assert device.products == 1

@@ -293,6 +293,18 @@ class CupyGpu:
                 self._cupy.cuda.runtime.eventRecord(event.ptr, stream)
                 self._cupy.cuda.runtime.streamWaitEvent(current, event.ptr)
 
+    def multiply(self, a: Told, b: Told, target: Told) -> None:
+        """Multiply matrices by cuBLAS, which CuPy calls; a `Gpu` without this method has kernels of dsl's for them."""
+        with self._calling("multiplying matrices"):
+            self._cupy.matmul(self._seen(a), self._seen(b), out=self._seen(target))
+
+    def _seen(self, told: Told) -> Any:
+        """Return an array of any strides as CuPy's."""
+        cuda, buffer = self._cupy.cuda, told.buffer
+        memory = cuda.UnownedMemory(buffer.pointer, max(buffer.nbytes, 1), buffer, self.index)
+        place = cuda.MemoryPointer(memory, told.offset)
+        return self._cupy.ndarray(told.shape, told.dtype, place, told.strides)
+
     def give(self, buffer: Buffer, offset: int, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
         """Return memory as a CuPy array, which keeps it."""
         cuda = self._cupy.cuda

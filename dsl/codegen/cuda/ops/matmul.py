@@ -2,18 +2,21 @@
 
 Large ones go by tiles (`tiles`). Vectors, and products of few elements or of few terms, are folds (`folds`): a thread or
 a team for each element of the result. Where the blocks are few and the sums long, sums are cut, and a second kernel adds
-the parts. Half precisions are summed in float32, small integers and bools in int32.
+the parts. Half precisions are summed in float32, small integers and bools in int32. A device that has a library for them, as
+CUDA has cuBLAS, multiplies large matrices of floats itself (`multiply`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsl.codegen.arrays import Scalar, load_scalar, store_scalar, zero
-from dsl.codegen.cuda.frame import Frame, Wrong
+from dsl.codegen.cuda.device import Told
+from dsl.codegen.cuda.frame import Frame, Placed, Wrong, contiguous
 from dsl.codegen.cuda.ops.folds import Fold, State, fold_line
 from dsl.codegen.cuda.ops.lines import Lines, choose_team, chunks_of, flat, geometry_of, spot_of
 from dsl.codegen.cuda.ops.products import (
@@ -48,12 +51,17 @@ _FEW = 4096  # elements of the result that leave a GPU idle
 _MANY_BLOCKS = 96  # from here on tiles may be large
 _LONG = 512  # terms of a sum that may be cut
 _PART = 256  # terms of a part, at least
+_LIBRARY = 128  # rows, columns and terms from which on a library is asked
+_FLOATS = frozenset(("float16", "float32", "float64", "complex64", "complex128"))
 
 Launches = tuple[list[Launch], tuple[ir.Value, ...]]
 
 
+@dataclass
 class _Product(Made):
-    """Launches that need factors whose sizes fit."""
+    """Launches that need factors whose sizes fit; `factors` are arrays, and in which order their axes are."""
+
+    factors: tuple[tuple[ir.Value, tuple[int, ...]], ...] = ()
 
     def run(self, frame: Frame) -> None:
         x, y = (frame.shape(v) for v in self.values[0].node.data_inputs)
@@ -63,14 +71,39 @@ class _Product(Made):
             np.broadcast_shapes(x[:-2], y[:-2])
         except ValueError:
             raise Wrong from None
-        super().run(frame)
+        multiply = getattr(frame.gpu, "multiply", None)
+        (value,) = self.values
+        if multiply is None or not _is_large(value.dtype, x, y):
+            super().run(frame)
+            return
+        made = frame.allocate(value)
+        frame.bind(value, made)
+        a, b = (_told(frame.find(base), base.dtype, axes) for base, axes in self.factors)
+        multiply(a, b, _told(made, value.dtype, tuple(range(len(made.shape)))))
+
+
+def _is_large(dtype: np.dtype, x: tuple[int, ...], y: tuple[int, ...]) -> bool:
+    """Tell whether a product is worth a library's."""
+    if dtype.name not in _FLOATS or len(x) < 2 or len(y) < 2:
+        return False
+    return min(x[-2], x[-1], y[-1]) >= _LIBRARY
+
+
+def _told(placed: Placed, dtype: np.dtype, axes: tuple[int, ...]) -> Told:
+    """Return an array for a library: its axes in their order, strides in bytes."""
+    strides = placed.strides or contiguous(placed.shape)
+    return Told(
+        placed.buffer, placed.offset, dtype, tuple(placed.shape[k] for k in axes),
+        tuple(strides[k] * dtype.itemsize for k in axes),
+    )  # fmt: skip
 
 
 def _lower(lowering: Lowering, node: ir.Node) -> Step:
     sizes = sizes_of(node)
     emit = _by_folds if _is_fold(sizes) else _by_tiles
     launches, scratch = emit(lowering, node, sizes)
-    return _Product(node.outputs, launches, scratch=scratch)
+    factors = tuple(axes_of(lowering, v) for v in node.data_inputs)
+    return _Product(node.outputs, launches, scratch=scratch, factors=factors)
 
 
 LOWERINGS = {"matmul": (lambda node: True, _lower)}
