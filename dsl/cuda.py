@@ -25,16 +25,13 @@ __all__ = ["devices", "to_device", "to_host"]
 
 def to_device(array: Any, device: str = "cuda:0") -> Any:
     """Return a copy of an array on a GPU."""
+    from dsl.codegen.cuda.device import put
     from dsl.codegen.cuda.devices import gpu, is_gpu
 
     name = DeviceName.parse(device)
     if not is_gpu(name):
         raise DeviceError(f"{device!r} is no GPU", remedy='say "cuda:0" or "cuda-emulator:0"')
-    plain, there = np.array(array, order="C", copy=None), gpu(name)
-    buffer = there.allocate(plain.nbytes)
-    if plain.nbytes:
-        there.upload(plain, buffer)
-    return there.give(buffer, 0, plain.dtype, plain.shape)
+    return put(gpu(name), array)
 
 
 def to_host(array: Any) -> np.ndarray:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dsl import events
-from dsl.codegen.cuda.device import Buffer, Gpu
+from dsl.codegen.cuda.device import Buffer, Gpu, put
 from dsl.codegen.cuda.devices import gpu as gpu_named
 from dsl.codegen.cuda.frame import Placed, on_host, placed_at
 from dsl.config import config
@@ -40,20 +40,12 @@ def apply_on_gpu(op: str, x: Any, attrs: dict[str, Any], apply: Callable[..., An
         window = _Window(gpu, placed.buffer, placed.offset, told.dtype, placed.shape)
         return _direct(op, window, attrs)
     found = apply(op, on_host(gpu, x), attrs)
-    return None if found is None else _to_gpu(gpu, found)
+    return None if found is None else put(gpu, found)
 
 
 def to_gpu_of(like: Any, array: Any) -> Any:
     """Return an array of the host on the GPU of another one."""
-    return _to_gpu(gpu_named(DeviceName.parse(device_name(like))), array)
-
-
-def _to_gpu(gpu: Gpu, array: Any) -> Any:
-    plain = np.array(array, order="C", copy=None)
-    buffer = gpu.allocate(plain.nbytes)
-    if plain.nbytes:
-        gpu.upload(plain, buffer)
-    return gpu.give(buffer, 0, plain.dtype, plain.shape)
+    return put(gpu_named(DeviceName.parse(device_name(like))), array)
 
 
 # -- by MPI as they are -----------------------------------------------------------------------------------------------

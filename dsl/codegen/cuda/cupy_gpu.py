@@ -19,7 +19,7 @@ import numpy as np
 
 from dsl.codegen.cuda import interop, toolkit
 from dsl.codegen.cuda.cupy_driver import Calling, open_device
-from dsl.codegen.cuda.device import Buffer, Part, Target, Told
+from dsl.codegen.cuda.device import Buffer, Part, Target, Told, refuse_capture
 from dsl.codegen.cuda.ptxas import assemble
 from dsl.errors import DeviceError, DeviceMemoryError, DslError, InternalError, UnsupportedError
 from dsl.ir.devices import DeviceName
@@ -74,7 +74,7 @@ class CupyGpu:
     def upload(self, array: np.ndarray, buffer: Buffer, offset: int = 0) -> None:
         """Copy a C-contiguous array to the device, by way of pinned memory if it is not large."""
         target = _address(buffer, offset, array.nbytes)
-        self._refuse_capture("an upload")
+        refuse_capture(self._capture, "an upload")
         if not array.nbytes:
             return
         with self._calling("copying to it"):
@@ -120,7 +120,7 @@ class CupyGpu:
         """Issue all copies, wait once, and return the elements as new arrays."""
         arrays = [np.empty(part.length, part.dtype) for part in parts]
         sources = [_address(p.buffer, p.offset, a.nbytes) for p, a in zip(parts, arrays)]
-        self._refuse_capture("a download")
+        refuse_capture(self._capture, "a download")
         staged: list[tuple[Any, np.ndarray]] = []
         with self._calling("copying from it"):
             for array, source in zip(arrays, sources):
@@ -153,7 +153,7 @@ class CupyGpu:
 
     def synchronize(self) -> None:
         """Wait until everything on the current stream is done."""
-        self._refuse_capture("waiting")
+        refuse_capture(self._capture, "waiting")
         with self._calling("waiting for it"):
             self._stream.synchronize()
 
@@ -330,13 +330,6 @@ class CupyGpu:
     def _capture(self) -> Capture | None:
         return getattr(self._thread, "capture", None)
 
-    def _refuse_capture(self, what: str) -> None:
-        if self._capture is not None:
-            raise DeviceError(
-                f"{what} cannot be part of a CUDA graph",
-                remedy="do it before or after the recording",
-            )
-
 
 class Capture:
     """Launches and copies within the device that were recorded, to be issued again as one CUDA graph.
@@ -354,7 +347,7 @@ class Capture:
 
     def __enter__(self) -> Self:
         gpu = self._gpu
-        gpu._refuse_capture("another recording")
+        refuse_capture(gpu._capture, "another recording")
         with ExitStack() as stack:
             stack.enter_context(gpu._calling("recording a CUDA graph"))
             # Not the default stream, which cannot be recorded, and not one that waits for it.

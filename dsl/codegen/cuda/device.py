@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from dsl.errors import DeviceError
 from dsl.ir.devices import DeviceName
 
-__all__ = ["Buffer", "Gpu", "Part", "Recorder", "Target", "Told"]
+__all__ = ["Buffer", "Gpu", "Part", "Recorder", "Target", "Told", "put", "refuse_capture"]
 
 
 @dataclass(frozen=True)
@@ -126,3 +127,20 @@ class Gpu(Protocol):
 
     def free_memory(self) -> tuple[int, int]:
         """Return the bytes that are free, and all."""
+
+
+def put(gpu: Gpu, array: Any) -> Any:
+    """Return a copy of an array of the host on a GPU, as users handle it there."""
+    plain = np.array(array, order="C", copy=None)
+    buffer = gpu.allocate(plain.nbytes)
+    if plain.nbytes:
+        gpu.upload(plain, buffer)
+    return gpu.give(buffer, 0, plain.dtype, plain.shape)
+
+
+def refuse_capture(recording: object, what: str) -> None:
+    """Raise an error if something that cannot be recorded happens during a recording."""
+    if recording is not None:
+        raise DeviceError(
+            f"{what} cannot be part of a CUDA graph", remedy="do it before or after the recording"
+        )

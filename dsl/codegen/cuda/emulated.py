@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dsl.codegen.cuda.device import Buffer, Part, Target, Told
+from dsl.codegen.cuda.device import Buffer, Part, Target, Told, put, refuse_capture
 from dsl.codegen.cuda.emulator import Memory, PtxModule
 from dsl.errors import DeviceError, DeviceMemoryError
 from dsl.ir.devices import DeviceName
@@ -51,14 +51,14 @@ class EmulatedGpu:
         return made
 
     def upload(self, array: np.ndarray, buffer: Buffer, offset: int = 0) -> None:
-        self._refuse_capture("an upload")
+        refuse_capture(self._capture, "an upload")
         self.memory.write(buffer.pointer + offset, array)
 
     def download(self, buffer: Buffer, offset: int, dtype: np.dtype, count: int) -> np.ndarray:
         return self.download_all([Part(buffer, offset, dtype, count)])[0]
 
     def download_all(self, parts: Sequence[Part]) -> list[np.ndarray]:
-        self._refuse_capture("a download")
+        refuse_capture(self._capture, "a download")
         return [self.memory.read(b.pointer + at, dtype, n) for b, at, dtype, n in parts]
 
     def move(self, source: Buffer, start: int, target: Buffer, offset: int, nbytes: int) -> None:
@@ -96,7 +96,7 @@ class EmulatedGpu:
 
     def synchronize(self) -> None:
         """Nothing is ever pending."""
-        self._refuse_capture("waiting")
+        refuse_capture(self._capture, "waiting")
 
     def mark(self) -> Any:
         """Everything that was issued is done."""
@@ -111,13 +111,6 @@ class EmulatedGpu:
     @property
     def _capture(self) -> EmulatedCapture | None:
         return getattr(self._thread, "capture", None)
-
-    def _refuse_capture(self, what: str) -> None:
-        if self._capture is not None:
-            raise DeviceError(
-                f"{what} cannot be part of a CUDA graph",
-                remedy="do it before or after the recording",
-            )
 
     def is_own(self, array: Any) -> bool:
         return isinstance(array, EmulatedArray) and array.gpu is self
@@ -145,7 +138,7 @@ class EmulatedCapture:
         self.keep: list[Any] = []
 
     def __enter__(self) -> Self:
-        self._gpu._refuse_capture("another recording")
+        refuse_capture(self._gpu._capture, "another recording")
         self._gpu._thread.capture = self
         return self
 
@@ -200,11 +193,8 @@ class EmulatedArray:
 
     def like(self, array: Any) -> EmulatedArray:
         """Return a copy of an array of the host beside this one."""
-        plain = np.array(array, order="C", copy=None)
-        buffer = self.gpu.allocate(plain.nbytes)
-        if plain.nbytes:
-            self.gpu.upload(plain, buffer)
-        return EmulatedArray(self.gpu, buffer, 0, plain.dtype, plain.shape)
+        found: EmulatedArray = put(self.gpu, array)
+        return found
 
     def __getitem__(self, key: Any) -> EmulatedArray:
         return self if isinstance(key, tuple) and not key else self.like(self.get()[key])
