@@ -40,7 +40,7 @@ from dsl.ir.types import Shape, TensorType
 if TYPE_CHECKING:
     from dsl.codegen.program import Program
 
-__all__ = ["Region", "is_native"]
+__all__ = ["Region", "is_expensive", "is_native"]
 
 
 def is_native(node: ir.Node) -> bool:
@@ -60,7 +60,8 @@ _STRUCTURAL = frozenset(
 )  # fmt: skip
 
 
-def _is_expensive(node: ir.Node) -> bool:
+def is_expensive(node: ir.Node) -> bool:
+    """Tell whether a node costs so much that a kernel should not compute it twice."""
     tensors = [v.type for v in node.inputs if isinstance(v.type, TensorType)]
     return bool(tensors) and elementwise.expensive(node.op.name, [t.dtype for t in tensors])
 
@@ -272,7 +273,7 @@ class Region:
 
     def planned(self) -> Plan:
         """Return the statements that the graph becomes."""
-        return plan(self.graph, supported=is_native, expensive=_is_expensive)
+        return plan(self.graph, supported=is_native, expensive=is_expensive)
 
     def run(self) -> None:
         """Emit all statements."""

@@ -37,7 +37,7 @@ from dsl.codegen.elements import Elements, splat
 from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_index
 from dsl.codegen.llvm import Module
 from dsl.codegen.plan import Kernel, Root, Single, Stage, Statement, plan, reads_of
-from dsl.codegen.region import _is_expensive, is_native
+from dsl.codegen.region import is_expensive, is_native
 from dsl.codegen.standins import StandIn
 from dsl.ir.dims import Dim, DimLike, lower_bound, symbols_of
 from dsl.ir.graph import Graph, Node, Value
@@ -100,7 +100,7 @@ class _Region:
         )  # put into memory beyond the plan, for those that need it there
 
     def lower(self) -> Body:
-        made = plan(self.graph, supported=is_on_device, expensive=_is_expensive)
+        made = plan(self.graph, supported=is_on_device, expensive=is_expensive)
         self.materialised = made.materialised
         for k, statement in enumerate(made.statements):
             for value in self.reads(statement):

@@ -76,7 +76,7 @@ class ScalarKernel:
         self, source: Source, nodes: Sequence[ir.Node], in_memory: Callable[[ir.Value], bool]
     ) -> None:
         self.source, self.nodes, self.fn = source, nodes, source.fn
-        self.known: dict[ir.Value, Scalar] = {}
+        self.known = source.known
         self.elements = Elements(Pool(), in_memory)
         self.bad = self.fn.variable("i1")
         self.checked = False
@@ -86,8 +86,6 @@ class ScalarKernel:
         fn = self.fn
         self.bad.set(Value("false", "i1"))
         places = {value: self.source.place(value) for value in self.outputs}
-        self.outside = self.source.register
-        self.source.register = self.register  # type: ignore[method-assign]
         for node in self.nodes:
             for value, scalar in zip(node.outputs, self.node(node), strict=True):
                 self.known[value] = scalar
@@ -108,29 +106,26 @@ class ScalarKernel:
         ]
         return tuple(n for n in dict.fromkeys(sizes) if not isinstance(n, int) or n == 0)
 
-    def register(self, value: ir.Value) -> Scalar:
-        return self.known[value] if value in self.known else self.outside(value)
-
     def node(self, node: ir.Node) -> Sequence[Scalar]:
         name = node.op.name
         if node.regions:
             return getattr(self, f"_{name}")(node)  # type: ignore[no-any-return]
         if name == "assert":
-            condition = self.register(node.inputs[0])
+            condition = self.source.register(node.inputs[0])
             assert isinstance(condition, Value)
             self.note(self.fn.invert(condition))
             return []
         if name == "gather":
             x, *indices = node.inputs
             if not node.attrs["axes"]:
-                return [self.register(x)]
+                return [self.source.register(x)]
             return [self.evaluate(self.elements.at(x, self.place(node, x, indices)))]
         if name == "reshape" and node.inputs[0].shape:
             index = tuple(Affine() for _ in node.inputs[0].shape)
             return [self.evaluate(self.elements.at(node.inputs[0], index))]
         if name in _SAME or name == "reshape":
-            return [self.register(node.inputs[0])]
-        args = [self.register(v) for v in node.inputs]
+            return [self.source.register(node.inputs[0])]
+        args = [self.source.register(v) for v in node.inputs]
         inputs, outputs = [v.dtype for v in node.inputs], [v.dtype for v in node.outputs]
 
         def check(bad: Value, kind: str, *number: Value) -> None:
@@ -152,10 +147,10 @@ class ScalarKernel:
         for node in graph.nodes:
             if node.op.name != "const":
                 self.known.update(zip(node.outputs, self.node(node), strict=True))
-        return [self.register(value) for value in graph.results]
+        return [self.source.register(value) for value in graph.results]
 
     def args(self, values: Sequence[ir.Value]) -> list[Any]:
-        return [self.source.named(v) if v.shape else self.register(v) for v in values]
+        return [self.source.named(v) if v.shape else self.source.register(v) for v in values]
 
     def variables(self, values: Sequence[ir.Value]) -> list[tuple[Variable, ...]]:
         return [
@@ -175,7 +170,7 @@ class ScalarKernel:
 
     def _cond(self, node: ir.Node) -> Sequence[Scalar]:
         found, args = self.variables(node.outputs), self.args(node.inputs[1:])
-        predicate = self.register(node.inputs[0])
+        predicate = self.source.register(node.inputs[0])
         assert isinstance(predicate, Value)
 
         def side(region: ir.Graph) -> Callable[[], None]:

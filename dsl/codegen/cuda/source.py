@@ -59,6 +59,7 @@ class Source:
         self.fn: Function = module.function(name, "ptx_kernel void", [])
         self.arguments: list[Argument] = []
         self.written: set[ir.Value] = set()
+        self.known: dict[ir.Value, Scalar] = {}  # rank-0 values that the kernel itself has computed
         self._params: dict[Argument, Value] = {}
         self._names: dict[ir.Value, ir.Value] = {}
 
@@ -74,6 +75,8 @@ class Source:
 
     def register(self, value: ir.Value) -> Scalar:
         """Return a rank-0 value: a number from the host, or loaded from where it is on the device."""
+        if value in self.known:
+            return self.known[value]
         if value.node.op.name == "const":
             return literal(value.node.attrs["value"].array, value.dtype)
         if not self.layouts.on_host(value):
