@@ -32,6 +32,9 @@ NOBODY = -1
 class Communicator(Protocol):
     """What ranks do together. All of them call the same methods in the same order; those for one pair, that pair."""
 
+    def __hash__(self) -> int:
+        """Be a key, of what is known about calls."""
+
     @property
     def rank(self) -> int:
         """The number of this process."""

@@ -4,8 +4,8 @@ Before a collective the ranks meet: each says in a few bytes what it is about to
 failed, ended or does something else is noticed (`waiting`). When all say the same, MPI's blocking call does it, at full speed;
 nobody can be late for it any more. Arrays go straight from and to their memory; noncontiguous ones are copied before.
 
-Messages of two ranks have a header, with which small ones travel. When that of a large one arrives, memory for its bytes is made
-and MPI told where it is, whether somebody asks for it yet or not: so ranks may send to each other before they receive.
+Messages of two ranks are records of the transport, which takes them in whether somebody asks for them yet or not: so ranks may
+send to each other before they receive.
 """
 
 from __future__ import annotations
@@ -21,25 +21,19 @@ import numpy as np
 from dsl import events
 from dsl.errors import MismatchError
 from dsl.ir.communicator import NOBODY, current_location, wanted_place
-from dsl.ir.types import DTYPES, TensorType
+from dsl.ir.types import TensorType
 from dsl.mpi.behind import Behind
 from dsl.mpi.buffers import Buffers
 from dsl.mpi.messages import Record
 from dsl.mpi.reducing import finished, operator, prepared
 from dsl.mpi.shared import transport
-from dsl.mpi.transport import EAGER
 from dsl.mpi.waiting import Call, Waits
 from dsl.mpi.world import world
 
 __all__ = ["Meeting", "Ranks", "ranks"]
 
-MESSAGE = 33  # the kind of record that announces an array
+MESSAGE = 33  # the kind of record with an array for somebody who asks
 _DIGEST = 16
-_FIRST_TAG, _TAGS = (
-    30_100,
-    2_000,
-)  # of arrays on the communicator of records, whose own tags are below
-_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
 
 @functools.cache
@@ -147,10 +141,9 @@ def _told(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Message(NamedTuple):
-    """An array that arrived, or is arriving, and who sent it, in words."""
+    """An array that arrived, and who sent it, in words."""
 
     array: np.ndarray
-    request: Any
     text: str
 
 
@@ -162,7 +155,7 @@ class Ranks:
         self.rank: int = here.rank
         self.size: int = here.size
         self.lock = threading.RLock()
-        self.comm, self.buffers = here.comm, Buffers()
+        self.buffers = Buffers()
         self.waits = Waits(transport())
         self.meeting = Meeting(here.collective, self.waits)
         self.behind = Behind(Meeting(here.behind, self.waits), here.threads)
@@ -170,7 +163,7 @@ class Ranks:
         self._sent: dict[tuple[int, int], int] = {}  # how many to a rank with a tag
         self._taken: dict[tuple[int, int], int] = {}
         self._arrived: dict[tuple[int, int, int], _Message] = {}
-        transport().handle(MESSAGE, self._announced)
+        transport().handle(MESSAGE, self._came)
 
     def _empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return memory for a result: where it is wanted, or a buffer."""
@@ -300,42 +293,30 @@ class Ranks:
 
     def _post(self, x: np.ndarray, dest: int, tag: int, call: Call) -> Callable[[], bool]:
         """Send an array, and return what tells whether its memory is free again."""
-        serial, number = self._serial % _TAGS, self._sent.get((dest, tag), 0)
+        number = self._sent.get((dest, tag), 0)
         self._sent[dest, tag] = number + 1
-        small = x.nbytes <= EAGER
-        head = (tag, number, serial, _CODES[x.dtype], x.ndim)
-        numbers = (*head, *x.shape, *_as_numbers(str(call)))
-        transport().send(dest, MESSAGE, numbers, x if small else None)
-        transport().flush()
-        if small:
-            return lambda: True
-        request = self.comm.Isend(_bytes(x), dest, _FIRST_TAG + serial)
-        return request.Test  # type: ignore[no-any-return]
+        send = transport()
+        request = send.send(dest, MESSAGE, (tag, number, *_as_numbers(str(call))), x)
+        send.flush()
+        return lambda: send.is_free(request)
 
     def _take(self, like: np.ndarray, source: int, tag: int, call: Call) -> np.ndarray:
         number = self._taken.get((source, tag), 0)
         key = (source, tag, number)
-        self.waits.until(call, lambda: key in self._arrived, [source])
-        message = self._arrived.pop(key)
+        self.waits.until(call, lambda: key in self._arrived, [source], moving=True)
+        array, text = self._arrived.pop(key)
         self._taken[source, tag] = number + 1
-        array = message.array
         if (array.dtype, array.shape) != (like.dtype, like.shape):
             sent, wanted = (TensorType(a.dtype, a.shape) for a in (array, like))
-            self.waits.note(source, message.text)
+            self.waits.note(source, text)
             self.waits.fail(
                 f"rank {source} sends {sent}, and rank {self.rank} expects {wanted}", call
             )
-        if message.request is not None:
-            message.request.Wait()
         return array
 
-    def _announced(self, source: int, record: Record) -> None:
-        tag, number, serial, code, rank, *rest = record.numbers
-        array, request = record.array, None
-        if array is None:
-            array = self.buffers.empty(tuple(rest[:rank]), DTYPES[code])
-            request = self.comm.Irecv(_bytes(array), source, _FIRST_TAG + serial)
-        self._arrived[source, tag, number] = _Message(array, request, _as_text(rest[rank:]))
+    def _came(self, source: int, record: Record) -> None:
+        tag, number, *words = record.numbers
+        self._arrived[source, tag, number] = _Message(record.array, _as_text(words))
 
     # -- while the program computes -------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Messages between ranks: a few numbers, and an array or the news that a token is dead.
 
 A record is a header and, if the array is small, its bytes. Records for one rank travel together; the bytes of a large array
-follow as a message of their own, straight from its memory into new memory.
+come as a message of their own, straight from its memory into other memory (`large`).
 
 | bytes | field |
 | --- | --- |
@@ -27,7 +27,7 @@ import numpy as np
 
 from dsl.ir.types import DTYPES
 
-__all__ = ["DEAD", "LARGE", "NOTHING", "Record", "flat", "pack", "unpack"]
+__all__ = ["DEAD", "LARGE", "NOTHING", "Record", "pack", "unpack"]
 
 _HEAD = struct.Struct("<IBBBBII")
 _SIZE, _unpack_head, _array = _HEAD.size, _HEAD.unpack_from, np.ndarray
@@ -37,7 +37,7 @@ DEAD, LARGE, NOTHING = 1, 2, 4
 
 @dataclass(slots=True)
 class Record:
-    """One message as it arrived; a large array is memory for bytes that come separately."""
+    """One message as it arrived; instead of a large array, whose bytes come separately, its shape and dtype."""
 
     kind: int
     flags: int
@@ -78,8 +78,8 @@ def pack(
     return head(size + len(data), kind, 0, code, rank, count, 0, *numbers, *shape) + data
 
 
-def unpack(buffer: bytearray, empty: Callable[..., np.ndarray]) -> list[Record]:
-    """Return the records of a message; small arrays are parts of its memory, `empty(shape, dtype)` makes that of large ones."""
+def unpack(buffer: bytearray) -> list[Record]:
+    """Return the records of a message; small arrays are parts of its memory."""
     found, at, end = [], 0, len(buffer)
     while at < end:
         length, kind, flags, code, rank, count, tag = _unpack_head(buffer, at)
@@ -88,13 +88,8 @@ def unpack(buffer: bytearray, empty: Callable[..., np.ndarray]) -> list[Record]:
         at += length
         array: Any = None
         if flags & LARGE:
-            array = empty(numbers[count:], DTYPES[code])
+            array = numbers[count:], DTYPES[code]
         elif not flags & NOTHING:
             array = _array(numbers[count:], DTYPES[code], buffer, start + 8 * (count + rank))
         found.append(Record(kind, flags, numbers[:count], array, tag))
     return found
-
-
-def flat(array: np.ndarray) -> np.ndarray:
-    """Return the bytes of a contiguous array, which MPI takes whatever the dtype is."""
-    return array.reshape(-1).view(np.uint8)

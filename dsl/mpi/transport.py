@@ -2,8 +2,8 @@
 
 Nothing here waits, and no thread of its own runs: who waits for a message calls `poll`, which moves everything that can
 be moved, and then sleeps for a moment, longer the longer nothing comes. Small records for one rank wait in its outbox until
-`flush` or `poll`, and go as one message. MPI knows beforehand where the next one goes. Arrays that are sent stay alive until
-MPI is done with them.
+`flush` or `poll`, and go as one message. MPI knows beforehand where the next one goes. The bytes of a large array go before
+the record that says whose they are. Arrays that are sent stay alive until MPI is done with them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import InternalError, PeerError
-from dsl.mpi.buffers import Buffers
-from dsl.mpi.messages import LARGE, Record, flat, pack, unpack
+from dsl.mpi.large import Incoming, Outgoing, as_bytes
+from dsl.mpi.messages import LARGE, Record, pack, unpack
 from dsl.mpi.patience import Patience, give_way
 from dsl.mpi.pulse import tick
 from dsl.mpi.world import World
@@ -28,8 +28,7 @@ __all__ = ["Transport"]
 
 EAGER = 16 << 10  # bytes of an array that travels inside its record
 _ROOM = 64 << 10  # bytes of records that go as one message, at most
-_RECORDS = 1  # the tag of messages with records; larger ones are those of arrays
-_TAGS = 30_000  # the smallest upper bound that MPI promises is 32,767
+_RECORDS = 1  # the tag of messages with records
 _LOOKS = 16  # for messages, in one poll: they cost less than to come back
 
 Handler = Callable[[int, Record], None]
@@ -47,21 +46,19 @@ class Transport:
         self._waiting_bytes: dict[int, int] = {}
         self._sending: list[tuple[Any, Any]] = []
         self._arriving: list[tuple[Any, int, Record]] = []
-        self._tag = 0
         self._lock = threading.RLock()
         self._inbox: deque[tuple[int, Record]] = deque()
         self._early: dict[int, list[tuple[int, Record]]] = {}  # by kind, until there is a handler
         self._dispatching = threading.RLock()
         self._patience = Patience(self.size)
-        self._mpi = _mpi()
-        self._status = self._mpi.Status()
-        self._empty = Buffers().empty
+        self._status, self._bytes = _mpi().Status(), _mpi().BYTE
+        self._outgoing, self._incoming = Outgoing(), Incoming(self._into)
         self._room = bytearray(_ROOM)
         self._next: Any = None
         if world.comm is not None:
-            self._next = world.comm.Recv_init(
-                [self._room, self._mpi.BYTE], self._mpi.ANY_SOURCE, _RECORDS
-            )
+            self._isend, self._irecv = world.comm.Isend, world.comm.Irecv
+            source = _mpi().ANY_SOURCE
+            self._next = world.comm.Recv_init([self._room, self._bytes], source, _RECORDS)
             self._next.Start()
             atexit.register(self._close)
 
@@ -70,16 +67,16 @@ class Transport:
     def send(
         self, rank: int, kind: int, numbers: Sequence[int], array: np.ndarray | None = None, *,
         dead: bool = False,
-    ) -> None:  # fmt: skip
-        """Send a record; it goes with the next `flush` or `poll`."""
+    ) -> Any:  # fmt: skip
+        """Send a record; it goes with the next `flush` or `poll`. Return what `is_free` asks about a large array's memory."""
         if self.failure is not None:
             raise self.failure
         if array is not None and array.nbytes > EAGER:
-            self._send_large(rank, kind, numbers, np.ascontiguousarray(array))
-            return
+            return self._send_large(rank, kind, numbers, np.ascontiguousarray(array))
         record = pack(kind, numbers, array, dead=dead)
         with self._lock:
             self._put(rank, record)
+        return None
 
     def _put(self, rank: int, record: bytes) -> None:
         size = self._waiting_bytes.get(rank, 0) + len(record)
@@ -91,14 +88,23 @@ class Transport:
         self._outbox.setdefault(rank, []).append(record)
         self._waiting_bytes[rank] = size
 
-    def _send_large(self, rank: int, kind: int, numbers: Sequence[int], array: np.ndarray) -> None:
+    def _send_large(self, rank: int, kind: int, numbers: Sequence[int], array: np.ndarray) -> Any:
         with self._lock:
-            self._tag = self._tag % _TAGS + 1
-            tag = _RECORDS + self._tag
-            self._put(rank, pack(kind, numbers, array, tag=tag))
-            self._flush(rank)
-            request = self.world.comm.Isend([flat(array), self._mpi.BYTE], rank, tag)
+            tag = self._outgoing.tag(rank, array.nbytes)
+            request = self._isend([as_bytes(array), self._bytes], rank, tag)
             self._sending.append((request, array))
+            record = pack(kind, numbers, array, tag=tag)
+            if self._outbox:
+                self._put(rank, record)
+                self._flush(rank)
+            else:
+                self._post(rank, record)
+        return request
+
+    def is_free(self, sent: Any) -> bool:
+        """Tell whether the memory of an array that was sent may be written again."""
+        with self._lock:
+            return sent is None or bool(sent.Test())
 
     def flush(self) -> None:
         """Let what is in the outboxes go."""
@@ -111,11 +117,13 @@ class Transport:
         records = self._outbox.pop(rank, None)
         self._waiting_bytes.pop(rank, None)
         if records:
-            data = records[0] if len(records) == 1 else b"".join(records)
-            self.sent += 1
-            request = self.world.comm.Isend([data, self._mpi.BYTE], rank, _RECORDS)
-            if not request.Test():
-                self._sending.append((request, data))
+            self._post(rank, records[0] if len(records) == 1 else b"".join(records))
+
+    def _post(self, rank: int, data: bytes) -> None:
+        self.sent += 1
+        request = self._isend([data, self._bytes], rank, _RECORDS)
+        if not request.Test():
+            self._sending.append((request, data))
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -167,29 +175,35 @@ class Transport:
         """Take in what has arrived, and tell whether anything has; look so many times."""
         if self._next is None:
             return False
-        before = self.received
+        found = False
         is_there, status = self._next.Test, self._status
         while looks:
             if is_there(status):
                 self._take()
-            elif self.received != before:
-                break
+                found = True
+            elif self._arriving:
+                found |= self._take_large()
+                looks -= 1
+            elif found:
+                return True
             else:
                 looks -= 1
-        large = self._take_large() if self._arriving else False
-        return large or self.received != before
+        self._incoming.expect()
+        return found
 
     def _take(self) -> None:
         data, source = self._room[: self._status.count], self._status.source
         self._next.Start()
         self.received += 1
-        for record in unpack(data, self._empty):
+        for record in unpack(data):
             if record.flags & LARGE:
-                place = [flat(record.array), self._mpi.BYTE]
-                request = self.world.comm.Irecv(place, source, record.tag)
+                request, record.array = self._incoming.take(source, record.tag, *record.array)
                 self._arriving.append((request, source, record))
             else:
                 self._inbox.append((source, record))
+
+    def _into(self, memory: np.ndarray, source: int, tag: int) -> Any:
+        return self._irecv([memory, self._bytes], source, tag)
 
     def _take_large(self) -> bool:
         """Take in the large arrays whose bytes are all there, and tell whether there are any."""
@@ -208,6 +222,7 @@ class Transport:
             self._next.Cancel()
             self._next.Wait()
             self._next = None
+            self._incoming.close()
 
     def fail(self, error: PeerError) -> None:
         """Make every later call raise, and every wait end."""

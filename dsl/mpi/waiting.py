@@ -32,6 +32,7 @@ WAITING, ENDED, STUCK = range(30, 33)  # kinds of records
 GRACE = 2.0
 """Seconds before a rank that waits says so."""
 _LOOKS = 50  # at once, before anything else is looked at; about 10 µs
+_MOVES = 8  # of messages, likewise
 
 
 class Call(NamedTuple):
@@ -74,18 +75,21 @@ class Waits:
     # -- waiting --------------------------------------------------------------------------------------------------------
 
     def until(
-        self, call: Call, done: Callable[[], bool], ranks: Sequence[int] | None = None
-    ) -> None:
-        """Wait until `done()`, which needs the other `ranks`, by default all."""
+        self, call: Call, done: Callable[[], bool], ranks: Sequence[int] | None = None, *,
+        moving: bool = False,
+    ) -> None:  # fmt: skip
+        """Wait until `done()`, which needs the other `ranks`, by default all, and `moving` messages if that is said."""
         self.last = call
-        if not _soon(done):
+        soon = self._soon_moving if moving else _soon
+        if not soon(done):
             pulse.waits(call)
-            self._until(call, done, ranks)
+            self._until(call, soon, done, ranks)
         pulse.beat(call.what)
 
     def _until(
-        self, call: Call, done: Callable[[], bool], ranks: Sequence[int] | None = None
-    ) -> None:
+        self, call: Call, soon: Callable[[Callable[[], bool]], bool], done: Callable[[], bool],
+        ranks: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
         self._count += 1
         needed = self.others if ranks is None else ranks
         patience, start = Patience(self.transport.size), time.monotonic()
@@ -93,7 +97,7 @@ class Waits:
         while not done():
             self._move()
             now = time.monotonic()
-            if _soon(done):
+            if soon(done):
                 return
             self._check_ended(call, needed)
             if now < due:
@@ -107,6 +111,14 @@ class Waits:
                     location=call.where,
                     remedy="every rank must make the same calls in the same order; DSL_MPI_TIMEOUT sets how long they wait",
                 )
+
+    def _soon_moving(self, done: Callable[[], bool]) -> bool:
+        """Look some times, as `_soon` does, for what messages bring."""
+        moves = _MOVES
+        while moves and not done():
+            self._move()
+            moves -= 1
+        return moves > 0
 
     def _move(self) -> None:
         try:

@@ -172,20 +172,20 @@ def _received(like: Any, source: int, tag: int) -> Any:
 
 def _each(tree: Any, op: str, **attrs: Any) -> Any:
     if type(tree) is np.ndarray and current_trace() is None:
-        return _run(op, tree, {"ranks": size(), **attrs})
+        return _run(op, tree, attrs)
     leaves, structure = flatten(tree)
     return unflatten(structure, [_apply(op, leaf, attrs) for leaf in leaves])
 
 
 def _apply(op: str, x: Any, attrs: dict[str, Any]) -> Any:
     """Apply an op to a leaf, or to nothing."""
-    attrs = {"ranks": size(), **attrs}
     if current_trace() is None:
         if not is_on_device(x):
             return _run(op, x, attrs)
         from dsl.parallel.gpu_arrays import apply_on_gpu
 
         return apply_on_gpu(op, x, attrs, _run)
+    attrs = {"ranks": size(), **attrs}
     _check(op, attrs)
     operands = [] if x is None else [_converted(lift(x), attrs.get("how"))]
     if attrs["ranks"] == 1 and op in _ALONE:
@@ -212,30 +212,35 @@ def _check(op: str, attrs: dict[str, Any]) -> None:
 
 def _run(op: str, x: Any, attrs: dict[str, Any]) -> Any:
     """Apply an op to an array at once."""
-    where = here()
-    arrays = [] if x is None else [_converted(np.asarray(x), attrs.get("how"))]
+    where, everybody = here(), communicator()
+    operands = () if x is None else (_converted(np.asarray(x), attrs.get("how")),)
+    types = [(operand.dtype, operand.shape) for operand in operands]
     try:
-        meaning = _meaning(op, tuple([(a.dtype, a.shape) for a in arrays]), tuple(attrs.items()))
+        meaning = _meaning(everybody, op, tuple(types), tuple(attrs.items()))
         with at_location(where):
-            found = meaning(*arrays, **attrs)
+            found = meaning(*operands)
     except DslError as error:
         error.location = error.location or where
         raise
     except TypeError:
-        _check(op, attrs)  # an attribute that cannot be hashed is one to refuse
+        _check(op, {"ranks": everybody.size, **attrs})  # what cannot be hashed is to be refused
         raise
-    return None if isinstance(found, tuple) else np.asarray(found)[()]
+    return None if found is None else np.asarray(found)[()]
 
 
 @functools.lru_cache(4096)
 def _meaning(
-    op: str, operands: tuple[tuple[np.dtype, Any], ...], attrs: tuple[tuple[str, Any], ...]
-) -> Callable[..., Any]:
+    everybody: Communicator, op: str, operands: tuple[tuple[np.dtype, Any], ...],
+    items: tuple[tuple[str, Any], ...],
+) -> Callable[..., Any]:  # fmt: skip
     """Check an op on arrays of some dtypes and shapes, and return what runs it."""
-    _check(op, dict(attrs))
+    attrs = {"ranks": everybody.size, **dict(items)}
+    _check(op, attrs)
     record = get_op(op)
-    record.type(tuple(TensorType(supported_dtype(d), shape) for d, shape in operands), dict(attrs))
-    return record.numpy
+    record.type(tuple(TensorType(supported_dtype(d), shape) for d, shape in operands), attrs)
+    if op == "recv_from":
+        return functools.partial(record.numpy, **attrs)
+    return functools.partial(getattr(everybody, op), **dict(items))
 
 
 def _converted(x: Any, how: str | None) -> Any:

@@ -23,7 +23,7 @@ from dsl.codegen.cuda.devices import gpu as gpu_named
 from dsl.codegen.cuda.frame import Placed, on_host, placed_at
 from dsl.config import config
 from dsl.frontend.signature import device_name
-from dsl.ir.communicator import current_location
+from dsl.ir.communicator import communicator, current_location
 from dsl.ir.devices import DeviceName
 from dsl.mpi.aware import is_aware
 from dsl.mpi.reducing import operator, work_dtype
@@ -56,7 +56,7 @@ def _goes_directly(
 ) -> bool:
     if config.cuda_mpi == "off" or op not in _OPS or gpu.name.kind != "cuda":
         return False
-    if attrs["ranks"] == 1 or placed.strides is not None or 0 in placed.shape:
+    if communicator().size == 1 or placed.strides is not None or 0 in placed.shape:
         return False
     return _reduces(attrs.get("how"), dtype) and (config.cuda_mpi == "on" or is_aware())
 

@@ -130,6 +130,30 @@ def messages() -> None:
 # -- in compiled functions -----------------------------------------------------------------------------------------------
 
 
+def large_messages() -> None:
+    """Some sizes again and again, in no order, all sent before any is received: each finds its own."""
+    sizes = np.random.default_rng(0).choice([20_000, 20_001, 70_000, 300_000], 40)
+    after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    if SIZE == 1:
+        return
+    for name in ("f4", ml_dtypes.bfloat16):
+        for k, size in enumerate(sizes):
+            request = np.full(size, (k + RANK) % 100, name)
+            check(
+                parallel.sendrecv(request, after, before, tag=k % 3),
+                np.full(size, (k + before) % 100, name), f"{size} elements",
+            )  # fmt: skip
+        if RANK < 2:
+            other = 1 - RANK
+            for k, size in enumerate(sizes[:8]):
+                if RANK == 0:
+                    parallel.send(np.full(size, k, name), other, tag=k % 2)
+            for k, size in sorted(enumerate(sizes[:8]), key=lambda pair: pair[0] % 2):
+                if RANK == 1:
+                    got = parallel.recv(np.empty(size, name), other, tag=k % 2)
+                    check(got, np.full(size, k, name), "out of order")
+
+
 @dsl.jit
 def all_of_them(x):
     rows = np.stack([x * (k + 1) for k in range(SIZE)])
@@ -249,6 +273,7 @@ for name in DTYPES:
 layouts()
 numbers()
 messages()
+large_messages()
 in_programs()
 in_a_graph()
 in_vmap()
