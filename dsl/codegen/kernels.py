@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from dsl.codegen import elementwise
 from dsl.codegen.accesses import ceil_div, contiguous, read_again, start_value, stride_of, walk
+from dsl.codegen.ahead import Ahead
 from dsl.codegen.arrays import Array, Scalar, load_scalar, register_type, store_scalar
 from dsl.codegen.elementwise.reals import MATH
 from dsl.codegen.evaluate import Evaluator, Host, literal
@@ -903,7 +904,7 @@ class KernelEmitter:
             results: Results = {}
             evaluator.fetch = partial(self.row_fetch, evaluator, results, temps)
             self.hoist(evaluator, everything)
-            row = partial(self.row, evaluator, swept, results, temps)
+            row = partial(self.row, evaluator, swept, results, temps, Ahead(self, fn, swept))
             with fn.loop(lo, hi, metadata=self.independent(self.group)) as at, evaluator.scope():
                 if outer:
                     self.unflatten(evaluator, outer, at)
@@ -914,8 +915,9 @@ class KernelEmitter:
         self.parallel(count, self.cost(self.kernel.stages) * self.elements_of(rest + swept), body)
 
     def row(
-        self, evaluator: Evaluator, swept: list[list[int]], results: Results, temps: Temporaries
-    ) -> None:
+        self, evaluator: Evaluator, swept: list[list[int]], results: Results, temps: Temporaries,
+        ahead: Ahead,
+    ) -> None:  # fmt: skip
         """All stages of one row."""
         fn = evaluator.fn
         results.clear()
@@ -932,7 +934,9 @@ class KernelEmitter:
                     for lane in self.lanes
                 }
                 point = partial(self.row_point, evaluator, stage, accumulators, temps)
+                ahead.before(number, evaluator)
                 self.nest(evaluator, swept, point, hoist=[root.expression for root in stage.roots])
+                ahead.after(number, evaluator)
                 self.finish_rows(evaluator, reduces, accumulators, results)
 
     def row_point(
