@@ -84,10 +84,11 @@ class Emission:
     def _program(self, in_place: bool) -> Program:
         from dsl.codegen.frame import layout
         from dsl.codegen.joins import slice_parts
+        from dsl.codegen.products import sum_thin_products
         from dsl.codegen.program import Program
         from dsl.codegen.unroll import unroll
 
-        graph = slice_parts(unroll(self.graph))
+        graph = sum_thin_products(slice_parts(unroll(self.graph)))
         scalars = [param.kind != "array" for param in self.params]
         strides = [param.strides for param in self.params]
         frame = layout(graph, scalars, strides, list(self.wanted))

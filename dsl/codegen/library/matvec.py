@@ -9,8 +9,18 @@ import numpy as np
 
 from dsl.codegen.arrays import register_type
 from dsl.codegen.library.routines import at, call_routine, parallel, per_thread, routine
-from dsl.codegen.library.vectors import constant, intrinsic, lanes, reduce_add, splat, vector
+from dsl.codegen.library.vectors import (
+    constant,
+    first_lanes,
+    intrinsic,
+    lanes,
+    load_some,
+    reduce_add,
+    splat,
+    vector,
+)
 from dsl.codegen.llvm import Function, Module, Operand, Value
+from dsl.codegen.vector_unit import register_bytes
 
 __all__ = ["emit_matvec"]
 
@@ -27,6 +37,7 @@ def emit_matvec(
 
 
 _ROWS = 4  # rows, or columns, that are read side by side
+_SUMS = 2  # vectors of sums of a row: those of all rows fit in registers, and are as many as additions are under way at once
 
 
 @routine("matvec")
@@ -77,26 +88,34 @@ def _dots(f: Function, dtype: np.dtype) -> None:
 def _dot_rows(f: Function, dtype: np.dtype, rows: list[Value], x: Value, k: Value) -> list[Value]:
     """Return the products of rows with x.
 
-    Each row has its four accumulators, so that additions overlap, however many rows there are: which rows go together
-    depends on the number of threads, and must not show.
+    Each row has its own sums, however many rows there are: which rows go together depends on the number of threads, and
+    must not show.
     """
-    kind, wide = register_type(dtype), vector(register_type(dtype))
-    step = 4 * lanes(wide)
-    sums = [[f.variable(wide, constant(0.0, wide)) for _ in range(4)] for _ in rows]
-    whole = f.binary("and", k, -step)
-    with f.loop(0, whole, step) as l:
-        for d in range(4):
-            place = f.add(l, d * lanes(wide))
-            right = f.load(wide, at(f, dtype, x, place), align=dtype.itemsize)
-            for base, parts in zip(rows, sums):
-                left = f.load(wide, at(f, dtype, base, place), align=dtype.itemsize)
-                parts[d].set(intrinsic(f, "llvm.fma", left, right, parts[d].get()))
-    totals = [f.variable(kind, _sum(f, [part.get() for part in parts])) for parts in sums]
-    with f.loop(whole, k) as l:
-        value = f.load(kind, at(f, dtype, x, l))
-        for base, total in zip(rows, totals):
-            total.set(f.fma(f.load(kind, at(f, dtype, base, l)), value, total.get()))
-    return [total.get() for total in totals]
+    wide = vector(register_type(dtype), register_bytes() // dtype.itemsize)
+    each = lanes(wide)
+    sums = [[f.variable(wide, constant(0.0, wide)) for _ in range(_SUMS)] for _ in rows]
+
+    def add(place: Operand, sum: int, mask: Value | None = None) -> None:
+        def vector_at(base: Value) -> Value:
+            address = at(f, dtype, base, place)
+            if mask is not None:
+                return load_some(f, wide, address, mask, dtype.itemsize)
+            return f.load(wide, address, align=dtype.itemsize)
+
+        right = vector_at(x)
+        for base, parts in zip(rows, sums):
+            parts[sum].set(intrinsic(f, "llvm.fma", vector_at(base), right, parts[sum].get()))
+
+    blocks, whole = f.binary("and", k, -_SUMS * each), f.binary("and", k, -each)
+    with f.loop(0, blocks, _SUMS * each) as l:
+        for d in range(_SUMS):
+            add(f.add(l, d * each), d)
+    with f.loop(blocks, whole, each) as l:
+        add(l, 0)
+    rest = f.sub(k, whole)
+    with f.if_(f.compare("ne", rest, 0)):
+        add(whole, 1, first_lanes(f, wide, rest))
+    return [_sum(f, [part.get() for part in parts]) for parts in sums]
 
 
 def _sum(f: Function, parts: list[Value]) -> Value:

@@ -12,8 +12,8 @@ import numpy as np
 from dsl.codegen.llvm import Function, Operand, Value, float_constant
 
 __all__ = [
-    "BYTES", "compare", "constant", "int_type", "intrinsic", "lanes", "last", "mask_bits", "mask_type", "merge", "merge_all",
-    "reduce", "reduce_add", "select", "shift_in", "splat", "toss", "vector",
+    "BYTES", "compare", "constant", "first_lanes", "int_type", "intrinsic", "lanes", "last", "load_some", "mask_bits",
+    "mask_type", "merge", "merge_all", "reduce", "reduce_add", "select", "shift_in", "splat", "toss", "vector",
 ]  # fmt: skip
 
 BYTES = 64
@@ -75,6 +75,22 @@ def toss(fn: Function, condition: Value, a: Operand, b: Operand) -> Value:
     x, y, test = fn.as_value(a, kind), fn.as_value(b, kind), fn.use(condition)
     operands = f"i1 {test.text}, {kind} {x.text}, {kind} {y.text}"
     return fn.define(kind, f"select {operands}, !unpredictable {marks}")
+
+
+def first_lanes(fn: Function, type: str, count: Operand) -> Value:
+    """Return the mask of the first `count` elements, at most all."""
+    numbers = vector("i64", lanes(type))
+    every = Value("<" + ", ".join(f"i64 {k}" for k in range(lanes(type))) + ">", numbers)
+    return compare(fn, "slt", every, splat(fn, fn.as_value(count, "i64"), numbers))
+
+
+def load_some(fn: Function, type: str, address: Value, mask: Value, align: int) -> Value:
+    """Load the elements of a mask; the others are zero, and are not read."""
+    name = f"llvm.masked.load.v{lanes(type)}{_SUFFIX.get(element(type), element(type))}.p0"
+    fn.module.declare(name, type, ["ptr", mask.type, type])
+    place, mask = fn.use(address), fn.use(mask)
+    operands = f"ptr align {align} {place.text}, {mask.type} {mask.text}, {type} zeroinitializer"
+    return fn.define(type, f"call {type} @{name}({operands})")
 
 
 def intrinsic(fn: Function, name: str, *args: Value, result: str = "") -> Value:
