@@ -5,19 +5,20 @@ Three shapes, chosen by what is reduced and how memory is walked through:
 - tiles: where an array is read along another axis than the result is written, square tiles pass through shared memory;
 - rows: teams of threads sweep rows, stage by stage, and unite what they have found (`teams`). A row that is short enough
   is read once and kept in registers for all stages. One that is very long, while there are few, is cut into chunks: the
-  partial results go to memory, and a second kernel unites them.
+  partial results go to memory, and a second kernel unites them. Where rows share something, a block takes many (`held`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from dsl.codegen import elementwise
 from dsl.codegen.accesses import start_value, stride_of, walk
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
+from dsl.codegen.cuda.held import Held, loads_of, plan_holding, rows_wanted, shared_by_rows
 from dsl.codegen.cuda.source import Source
 from dsl.codegen.cuda.teams import WARP, Team, power_of_two, unite
 from dsl.codegen.evaluate import Evaluator, literal, select_scalar
@@ -26,7 +27,7 @@ from dsl.codegen.kernels import KernelEmitter
 from dsl.codegen.llvm import Operand, Value, read
 from dsl.codegen.plan import Kernel, Root, Stage, reads_of
 from dsl.ir import graph as ir
-from dsl.ir.dims import DimLike
+from dsl.ir.dims import DimLike, dim_max, dim_min
 from dsl.ir.types import size_of
 
 __all__ = ["BLOCK", "Geometry", "GridEmitter", "ceil_div", "needs_memory"]
@@ -43,6 +44,8 @@ _SECTOR = 32  # bytes that memory moves at least
 _FEW_BLOCKS = 128  # fewer leave a large GPU idle
 _CHUNK = 1 << 14  # points of a chunk, at least
 _CHUNKS = 1 << 10  # chunks of a row, at most
+_SHARING = 4  # rows, at least, that read what they share through shared memory
+_WORDS = {1024: 16, 512: 48}  # registers for kept numbers that a thread of such a block has
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Geometry:
     block: int
 
 
-def ceil_div(a: DimLike, b: int) -> DimLike:
+def ceil_div(a: DimLike, b: DimLike) -> DimLike:
     return (a + (b - 1)) // b
 
 
@@ -79,6 +82,7 @@ class GridEmitter(KernelEmitter):
         self.results: dict[ir.Value, Scalar] = {}
         self.resident = False
         self.partials: dict[ir.Value, ir.Value] = {}
+        self.held: Held | None = None
         self.may_cut = len(kernel.stages) == 1
 
     def short_axis(self) -> int | None:
@@ -175,8 +179,8 @@ class GridEmitter(KernelEmitter):
                 store_scalar(self.fn, root.value.dtype, value, address)
 
     def read_ahead(
-        self, evaluators: Sequence[Evaluator], expressions: Sequence[Expression]
-    ) -> None:
+        self, evaluators: Sequence[Evaluator], expressions: Sequence[Expression], held: Held | None = None
+    ) -> None:  # fmt: skip
         """Load for all points what is surely read, so that neighbours become one access."""
         loads = {
             e: None
@@ -184,6 +188,9 @@ class GridEmitter(KernelEmitter):
             for e in walk(x)
             if e.kind == "load" and not any(i.extra for i in e.index) and e.value not in self.roots
         }
+        if held is not None:
+            wanted = loads_of(expressions, held.places)
+            loads = {e: None for e in loads if e in wanted}
         for e in loads:
             for evaluator in evaluators:
                 evaluator.value(e)
@@ -305,7 +312,50 @@ class GridEmitter(KernelEmitter):
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def team(self) -> Team:
-        """Choose how rows are swept."""
+        """Choose how rows are swept, and how many a block takes."""
+        team, swept = self._team(), frozenset(self.kernel.variables[k] for k in self.inner)
+        found = shared_by_rows(self.kernel, swept)
+        if not found or team.chunk is not None:
+            return team
+        width = team.threads * team.vector
+        holding = plan_holding(self.kernel, found, self.merged(sorted(self.inner)), width)
+        if holding is None:
+            return team
+        wanted = rows_wanted(self.kernel, found, self.stores, swept)
+        taken = self._take_rows(replace(team, holding=holding), wanted)
+        rows = size_of(tuple(self.kernel.variables[k].extent for k in self.kept))
+        few = isinstance(rows, int) and rows < _SHARING
+        if few or (team.along and (taken.rows, taken.trips) == (team.rows, 1)):
+            return team
+        return taken
+
+    def _take_rows(self, team: Team, wanted: int) -> Team:
+        """Let blocks take rows, side by side and one after another, until they are as many as wanted or blocks are few."""
+        rows = size_of(tuple(self.kernel.variables[k].extent for k in self.kept))
+        most, teams = self._most_threads(team), team.rows
+        trips: DimLike
+        if not isinstance(rows, int) or rows >= 2 * _FEW_BLOCKS * wanted:
+            most = max(BLOCK, most // 2)  # a block works while another one waits
+        while team.along and 2 * teams * team.threads <= most and not self._few(rows, 2 * teams):
+            teams *= 2
+        trips = -(-wanted // teams)
+        if trips > 1:
+            trips = dim_max(1, dim_min(trips, rows // (teams * _FEW_BLOCKS)))
+        return replace(team, rows=teams, trips=trips)
+
+    def _most_threads(self, team: Team) -> int:
+        """Return how large a block may be without its threads running out of registers."""
+        size = max(e.dtype.itemsize for root in self.kernel.roots for e in walk(root.expression))
+        numbers = team.vector * (team.steps or 1) * max(1, self._read_again())
+        ops = {e for root in self.kernel.roots for e in walk(root.expression) if e.kind == "op"}
+        assert team.holding is not None
+        simple = len(ops) <= _LONG and team.holding.reach is None
+        for block, words in _WORDS.items():
+            if numbers * -(-size // 4) <= words and (block < 1024 or simple):
+                return block
+        return BLOCK
+
+    def _team(self) -> Team:
         rows = size_of(tuple(self.kernel.variables[k].extent for k in self.kept))
         length = size_of(tuple(self.kernel.variables[k].extent for k in sorted(self.inner)))
         swept = self.merged(sorted(self.inner))
@@ -368,7 +418,7 @@ class GridEmitter(KernelEmitter):
 
     def grid_rows(self) -> Geometry:
         fn, source, team = self.fn, self.source, self.team()
-        kept, self.swept = self.merged(self.kept), self.merged(sorted(self.inner))
+        self.swept = self.merged(sorted(self.inner))
         rows = size_of(tuple(self.kernel.variables[k].extent for k in self.kept))
         self.length = size_of(tuple(self.kernel.variables[k].extent for k in sorted(self.inner)))
         thread = source.index("tid.x")
@@ -378,12 +428,43 @@ class GridEmitter(KernelEmitter):
         else:
             member = fn.binary("udiv", thread, team.rows)
             slot = fn.binary("and", thread, team.rows - 1)
-        row: Operand = fn.add(fn.mul(source.index("ctaid.x"), team.rows), slot)
+        self.member = member
+        if team.holding is not None:
+            self.held = Held(source, self.kernel, team.holding)
+            self.held.fill(team.block, team.vector, partial(self._at, self.evaluator(fn)))
+        if isinstance(team.trips, int) and team.trips == 1:
+            self._block_rows(team, fn.mul(source.index("ctaid.x"), team.rows), slot)
+        else:
+            self._trips(team, slot)
+        chunks, taken = self.chunks(), team.rows * team.trips
+        return Geometry((ceil_div(rows, taken), 1 if chunks is None else chunks), team.block)
+
+    def _trips(self, team: Team, slot: Value) -> None:
+        """Go through a block's rows; all of its threads make as many trips."""
+        fn, source = self.fn, self.source
+        rows = self.host.dim(size_of(tuple(self.kernel.variables[k].extent for k in self.kept)))
+        taken = self.host.dim(team.rows * team.trips)
+        low = fn.mul(source.index("ctaid.x"), taken)
+        high = fn.minimum(fn.add(low, taken), rows)
+        once = source.module.metadata('!{!"llvm.loop.unroll.disable"}')
+        with fn.loop(
+            low, high, team.rows, metadata=source.module.metadata(f"distinct !{{%self, {once}}}")
+        ) as at:
+            before = source.barriers
+            self._block_rows(team, at, slot)
+            if source.barriers - before == 1:
+                source.barrier()  # the next trip writes where this one's results are read
+
+    def _block_rows(self, team: Team, at: Operand, slot: Value) -> None:
+        """Sweep the rows that a block has at a time, from one on."""
+        fn, source, kept = self.fn, self.source, self.merged(self.kept)
+        rows = size_of(tuple(self.kernel.variables[k].extent for k in self.kept))
+        row: Operand = fn.add(at, slot)
         self.inside: Value | None = None
         if not (isinstance(rows, int) and rows % team.rows == 0):
             self.inside = fn.compare("slt", row, self.host.dim(rows))
             row = fn.minimum(row, fn.sub(self.host.dim(rows), 1))
-        self.member, self.at_row, self.first = member, row, fn.compare("eq", member, 0)
+        self.at_row, self.first = row, fn.compare("eq", self.member, 0)
         shared = self.evaluator(fn)
         shared.fetch = partial(self.fetch, shared)
         if kept:
@@ -400,8 +481,6 @@ class GridEmitter(KernelEmitter):
             self._sweep(shared, stage, team, made, slot)
             if any(needs_memory(self.kernel, root) for root in stage.roots):
                 source.barrier()
-        chunks = self.chunks()
-        return Geometry((ceil_div(rows, team.rows), 1 if chunks is None else chunks), team.block)
 
     def _points(self, shared: Evaluator, team: Team) -> list[tuple[Evaluator, Value | None]]:
         """Return evaluators for all points of a thread's row, each with whether it is one."""
@@ -431,18 +510,14 @@ class GridEmitter(KernelEmitter):
         expressions = [root.expression for root in stage.roots]
         self.hoist(shared, expressions)
         if made:
-            self.read_ahead([e for e, _ in made], expressions)
-            for evaluator, inside in made:
-                self._point(evaluator, stage, sums, inside)
+            self._kept_points(stage, team, sums, made)
         else:
             low, high = self._ends(team)
-            width = team.threads * team.vector
             first = fn.add(low, fn.mul(self.member, team.vector))
-            with fn.loop(first, high, width) as at:
-                points = [self._at(shared, self.swept, fn.add(at, k)) for k in range(team.vector)]
-                self.read_ahead(points, expressions)
-                for evaluator in points:
-                    self._point(evaluator, stage, sums, None)
+            if self.held is not None:
+                first = self._held_points(shared, stage, team, sums, first, high)
+            if self.held is None or self.held.reach is not None:
+                self._swept_points(shared, stage, team, sums, (first, high), None)
         items = [
             (root.value.dtype, read(sums[root]), partial(self._combine, root)) for root in reduces
         ]
@@ -451,6 +526,46 @@ class GridEmitter(KernelEmitter):
         ):
             self.results[root.value] = total
             self._store_once(shared, root)
+
+    def _kept_points(
+        self, stage: Stage, team: Team, sums: dict[Root, Any], made: Sequence[tuple[Evaluator, Value | None]]
+    ) -> None:  # fmt: skip
+        """Go through points that a thread keeps; what rows share is taken when its turn comes."""
+        expressions = [root.expression for root in stage.roots]
+        self.read_ahead([e for e, _ in made], expressions, self.held)
+        width = team.threads * team.vector
+        for step in range(0, len(made), team.vector):
+            points = made[step : step + team.vector]
+            if self.held is not None:
+                reach, end = self.held.reach, (step // team.vector + 1) * width
+                take = self.held.take if reach is None or end <= reach else self.read_ahead
+                take([e for e, _ in points], expressions)
+            for evaluator, inside in points:
+                self._point(evaluator, stage, sums, inside)
+
+    def _swept_points(
+        self, shared: Evaluator, stage: Stage, team: Team, sums: dict[Root, Any],
+        ends: tuple[Operand, Operand], held: Held | None,
+    ) -> None:  # fmt: skip
+        """Go through points one step after another."""
+        fn, expressions = self.fn, [root.expression for root in stage.roots]
+        with fn.loop(*ends, team.threads * team.vector) as at:
+            points = [self._at(shared, self.swept, fn.add(at, k)) for k in range(team.vector)]
+            self.read_ahead(points, expressions, held)
+            if held is not None:
+                held.take(points, expressions)
+            for evaluator in points:
+                self._point(evaluator, stage, sums, None)
+
+    def _held_points(
+        self, shared: Evaluator, stage: Stage, team: Team, sums: dict[Root, Any], first: Operand, high: Operand
+    ) -> Operand:  # fmt: skip
+        """Go through the points for which there is what is held; return the first one beyond."""
+        assert self.held is not None
+        reach = self.held.reach
+        end = high if reach is None else self.fn.minimum(high, reach)
+        self._swept_points(shared, stage, team, sums, (first, end), self.held)
+        return self.fn.add(first, reach or 0)
 
     def _ends(self, team: Team) -> tuple[Operand, Operand]:
         """Return where a block's part of the rows begins and ends."""

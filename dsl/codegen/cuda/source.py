@@ -59,6 +59,7 @@ class Source:
         self.fn: Function = module.function(name, "ptx_kernel void", [])
         self.arguments: list[Argument] = []
         self.written: set[ir.Value] = set()
+        self.barriers = 0  # emitted so far
         self.known: dict[ir.Value, Scalar] = {}  # rank-0 values that the kernel itself has computed
         self._params: dict[Argument, Value] = {}
         self._names: dict[ir.Value, ir.Value] = {}
@@ -154,6 +155,7 @@ class Source:
 
     def barrier(self) -> None:
         """Wait for all threads of the block."""
+        self.barriers += 1
         self.fn.emit("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
         self.module.declare(
             "llvm.nvvm.barrier.cta.sync.aligned.all",

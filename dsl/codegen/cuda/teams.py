@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsl.codegen.arrays import Scalar, load_scalar, store_scalar
+from dsl.codegen.cuda.held import Holding
 from dsl.codegen.cuda.source import Source
 from dsl.codegen.llvm import Value
 from dsl.ir.dims import DimLike
@@ -30,7 +31,8 @@ class Team:
     """How many threads share a row, how many rows a block has, and how a thread goes through its row.
 
     A thread takes `vector` neighbouring points at a time. With `steps`, it makes so many steps and keeps all it has read;
-    without, it goes on until the row ends. With `chunk`, a row is cut into pieces of that length, each for a block.
+    without, it goes on until the row ends. With `chunk`, a row is cut into pieces of that length, each for a block. With
+    `trips`, a block takes so many times its rows, one after another; `holding` is what it keeps for all of them.
     """
 
     threads: int
@@ -39,6 +41,8 @@ class Team:
     vector: int = 1
     steps: int | None = None
     chunk: DimLike | None = None
+    trips: DimLike = 1
+    holding: Holding | None = None
 
     @property
     def block(self) -> int:
