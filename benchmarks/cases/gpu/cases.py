@@ -169,9 +169,13 @@ CASES = [
     on_gpu(case_named("chain-f64-100MB"), name="chain-f64", size=MANY, small=SOME, bar=BAR),
     *(
         along(f"{name}-axis{axis}-f32", (1024, 256) if axis == 0 else (128, 1024))
-        for name in ("softmax", "layernorm", "logsumexp")
+        for name in ("softmax", "logsumexp")
         for axis in (1, 0)
     ),
+    # All rows, since blocks take several of them where there are many. Along columns as many as a GPU needs to be filled by
+    # blocks that take several strips of eight: each reads the whole gain and bias.
+    along("layernorm-axis1-f32", (4096, 1024)),
+    along("layernorm-axis0-f32", (1024, 4096), size=(4096, 4096)),
     on_gpu(case_named("sum-f32-16M"), name="sum-f32", size=MANY, small=SOME, bar=BAR),
     on_gpu(case_named("max-f32-16M"), name="max-f32", size=MANY, small=SOME, bar=BAR),
     *(reduction(sum_along, sum_along, axis) for axis in (1, 0)),

@@ -20,7 +20,7 @@ from dsl.codegen.accesses import start_value, stride_of, walk
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.cuda.held import Held, loads_of, plan_holding, rows_wanted, shared_by_rows
 from dsl.codegen.cuda.source import Source
-from dsl.codegen.cuda.teams import WARP, Team, power_of_two, unite
+from dsl.codegen.cuda.teams import WARP, Team, most_memory, power_of_two, unite
 from dsl.codegen.evaluate import Evaluator, literal, select_scalar
 from dsl.codegen.expressions import Expression
 from dsl.codegen.kernels import KernelEmitter
@@ -98,7 +98,7 @@ class GridEmitter(KernelEmitter):
         else:
             geometry = self.grid_rows()
         self.finish_checks(self.fn)
-        self.source.finish(geometry.block)
+        self.source.finish(geometry.block, roomy=self.held is not None)
         return geometry
 
     # -- maps --------------------------------------------------------------------------------------------------------
@@ -318,30 +318,29 @@ class GridEmitter(KernelEmitter):
         if not found or team.chunk is not None:
             return team
         width = team.threads * team.vector
-        holding = plan_holding(self.kernel, found, self.merged(sorted(self.inner)), width)
+        taken = most_memory(team, (r.value.dtype for r in self.kernel.roots if r.reduce))
+        groups = self.merged(sorted(self.inner))
+        holding = plan_holding(self.kernel, found, groups, width, taken)
         if holding is None:
             return team
         wanted = rows_wanted(self.kernel, found, self.stores, swept)
-        taken = self._take_rows(replace(team, holding=holding), wanted)
-        rows = size_of(tuple(self.kernel.variables[k].extent for k in self.kept))
+        many, rows = self._take_rows(replace(team, holding=holding), wanted), self._size(self.kept)
         few = isinstance(rows, int) and rows < _SHARING
-        if few or (team.along and (taken.rows, taken.trips) == (team.rows, 1)):
+        if few or (team.along and (many.rows, many.trips) == (team.rows, 1)):
             return team
-        return taken
+        return many
 
     def _take_rows(self, team: Team, wanted: int) -> Team:
         """Let blocks take rows, side by side and one after another, until they are as many as wanted or blocks are few."""
-        rows = size_of(tuple(self.kernel.variables[k].extent for k in self.kept))
-        most, teams = self._most_threads(team), team.rows
-        trips: DimLike
+        rows, most, teams = self._size(self.kept), self._most_threads(team), team.rows
         if not isinstance(rows, int) or rows >= 2 * _FEW_BLOCKS * wanted:
             most = max(BLOCK, most // 2)  # a block works while another one waits
         while team.along and 2 * teams * team.threads <= most and not self._few(rows, 2 * teams):
             teams *= 2
-        trips = -(-wanted // teams)
-        if trips > 1:
-            trips = dim_max(1, dim_min(trips, rows // (teams * _FEW_BLOCKS)))
-        return replace(team, rows=teams, trips=trips)
+        if wanted <= teams:
+            return replace(team, rows=teams)
+        trips = dim_min(-(-wanted // teams), rows // (teams * _FEW_BLOCKS))
+        return replace(team, rows=teams, trips=dim_max(1, trips))
 
     def _most_threads(self, team: Team) -> int:
         """Return how large a block may be without its threads running out of registers."""
@@ -442,8 +441,7 @@ class GridEmitter(KernelEmitter):
     def _trips(self, team: Team, slot: Value) -> None:
         """Go through a block's rows; all of its threads make as many trips."""
         fn, source = self.fn, self.source
-        rows = self.host.dim(size_of(tuple(self.kernel.variables[k].extent for k in self.kept)))
-        taken = self.host.dim(team.rows * team.trips)
+        rows, taken = self.host.dim(self._size(self.kept)), self.host.dim(team.rows * team.trips)
         low = fn.mul(source.index("ctaid.x"), taken)
         high = fn.minimum(fn.add(low, taken), rows)
         once = source.module.metadata('!{!"llvm.loop.unroll.disable"}')
@@ -458,7 +456,7 @@ class GridEmitter(KernelEmitter):
     def _block_rows(self, team: Team, at: Operand, slot: Value) -> None:
         """Sweep the rows that a block has at a time, from one on."""
         fn, source, kept = self.fn, self.source, self.merged(self.kept)
-        rows = size_of(tuple(self.kernel.variables[k].extent for k in self.kept))
+        rows = self._size(self.kept)
         row: Operand = fn.add(at, slot)
         self.inside: Value | None = None
         if not (isinstance(rows, int) and rows % team.rows == 0):

@@ -23,7 +23,8 @@ from dsl.ir.types import size_of
 
 __all__ = ["Held", "Holding", "loads_of", "plan_holding", "rows_wanted", "shared_by_rows"]
 
-_BYTES = 32 << 10  # that a block holds at most: two blocks fit where a multiprocessor has 64 KB
+_BYTES = 32 << 10  # that a block holds at most: half of what a multiprocessor of sm_75 has
+_BLOCK_BYTES = 48 << 10  # of shared memory that a block can have without asking for more
 _BYTES_UNKNOWN = 16 << 10  # the same if rows may turn out to be short
 _SMALL = 32  # what is held is read for so many times as many bytes of rows
 _MOST_ROWS = 256
@@ -50,7 +51,7 @@ def shared_by_rows(kernel: Kernel, swept: frozenset[Var]) -> list[Expression]:
 
 def _reads(e: Expression, own: set[ir.Value]) -> bool:
     loads = [item.value for item in walk(e) if item.kind == "load"]
-    return bool(loads) and own.isdisjoint(loads)  # type: ignore[arg-type]
+    return bool(loads) and own.isdisjoint(loads)
 
 
 def loads_of(
@@ -81,7 +82,7 @@ def rows_wanted(
     read = [e for e in loads_of(roots, held) if e.vars & swept and e.value not in own]
     kept = set(stored)
     written = [root.value for root in kernel.roots if root.value in kept and not root.reduce]
-    each = sum(x.dtype.itemsize for x in (*read, *written))
+    each = sum(e.dtype.itemsize for e in read) + sum(v.dtype.itemsize for v in written)
     return min(_MOST_ROWS, -(-_SMALL * once // max(1, each)))
 
 
@@ -94,9 +95,12 @@ class Holding:
 
 
 def plan_holding(
-    kernel: Kernel, found: Sequence[Expression], swept: Sequence[Sequence[int]], width: int
-) -> Holding | None:
-    """Choose what fits; a row that does not is held as far as whole steps of a team go, which take `width` places."""
+    kernel: Kernel, found: Sequence[Expression], swept: Sequence[Sequence[int]], width: int, taken: int
+) -> Holding | None:  # fmt: skip
+    """Choose what fits beside the shared memory that is taken.
+
+    A row that does not fit is held as far as whole steps of a team go, which take `width` places.
+    """
     variables = kernel.variables
     groups = {
         e: tuple(tuple(g) for g in swept if any(variables[k] in e.vars for k in g)) for e in found
@@ -104,13 +108,13 @@ def plan_holding(
     size: DimLike = 0
     for e in found:
         size = size + _count(kernel, groups[e]) * e.dtype.itemsize
-    if isinstance(size, int) and size <= _BYTES:
+    room = min(_BYTES if isinstance(size, int) else _BYTES_UNKNOWN, _BLOCK_BYTES - taken)
+    if isinstance(size, int) and size <= room:
         return Holding(groups) if size else None
     if len(swept) > 1:
         return None
-    memory = _BYTES if isinstance(size, int) else _BYTES_UNKNOWN
-    reach = memory // sum(e.dtype.itemsize for e in found) // width * width
-    return Holding(groups, reach) if reach else None
+    reach = room // sum(e.dtype.itemsize for e in found) // width * width
+    return Holding(groups, reach) if reach > 0 else None
 
 
 def _count(kernel: Kernel, groups: Iterable[Sequence[int]]) -> DimLike:
@@ -173,7 +177,8 @@ class Held:
         return [e for e in self.places if e in seen]
 
     def _place(self, e: Expression, evaluator: Evaluator) -> Operand:
-        fn, at = self.source.fn, 0
+        fn = self.source.fn
+        at: Operand = 0
         for group in self.holding.groups[e]:
             extent = self.source.dim(_count(self.kernel, [group]))
             here = evaluator.points[self.kernel.variables[group[-1]]]

@@ -168,7 +168,11 @@ class Source:
         """Reserve memory that the threads of a block share, and return its address."""
         return self.module.shared(size, align)
 
-    def finish(self, block: int) -> None:
-        """End the kernel; blocks of other sizes are refused."""
+    def finish(self, block: int, *, roomy: bool = False) -> None:
+        """End the kernel; blocks of other sizes are refused. A roomy one gets all registers that a block can have.
+
+        Otherwise ptxas may put some into memory so that a multiprocessor takes one more block.
+        """
         self.fn.ret()
-        self.fn.note(f'nounwind "nvvm.reqntid"="{block}"')
+        least = ' "nvvm.minctasm"="1"' if roomy else ""
+        self.fn.note(f'nounwind "nvvm.reqntid"="{block}"{least}')

@@ -7,7 +7,7 @@ different teams, and unite through shared memory. Either way the order depends o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +18,10 @@ from dsl.codegen.cuda.source import Source
 from dsl.codegen.llvm import Value
 from dsl.ir.dims import DimLike
 
-__all__ = ["WARP", "Team", "power_of_two", "shuffled", "unite"]
+__all__ = ["WARP", "Team", "most_memory", "power_of_two", "shuffled", "unite"]
 
 WARP = 32
+_MOST_WARPS = 32  # of a block
 _ALL = Value("-1", "i32")
 
 Combine = Callable[[Scalar, Scalar], Scalar]
@@ -52,6 +53,13 @@ class Team:
 def power_of_two(number: int) -> int:
     """Return the least power of two that is not less than a number."""
     return 1 << max(0, number - 1).bit_length()
+
+
+def most_memory(team: Team, dtypes: Iterable[np.dtype]) -> int:
+    """Return the bytes of shared memory that `unite` takes at most, whatever the number of rows along which teams go."""
+    share = max(1, min(team.threads, WARP // team.rows))
+    places = _MOST_WARPS if team.along else team.block // share
+    return sum(-(-places * dtype.itemsize // 16) * 16 for dtype in dtypes)
 
 
 def unite(
