@@ -124,6 +124,39 @@ def test_of_what_lanes_of_a_warp_read_at_once_one_counts() -> None:
     assert 1.0 < found.ratio < 1.5
 
 
+def scaled_rows(x: Any, gain: Any, bias: Any) -> Any:
+    return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + 1) * gain + bias
+
+
+def weighted_rows(x: Any, weight: Any) -> Any:
+    return (x * weight).sum(axis=1)
+
+
+@pytest.mark.parametrize(
+    ("program", "others"), [(scaled_rows, 2), (weighted_rows, 1)], ids=["scaled", "weighted"]
+)
+def test_what_rows_share_is_read_once_by_each_block(program: Any, others: int) -> None:
+    case = made_up(
+        program=program, size=(4096, 512), small=(4096, 512), tiny=(3, 4),
+        inputs=lambda rng, rows, n: tuple(rng.random(s) for s in ((rows, n), *[(n,)] * others)),
+    )  # fmt: skip
+    found = describe_case(case)
+    (kernel,) = found.kernels.values()
+    least = found.least - others * 512 * 8
+    assert kernel.blocks == 128
+    assert (found.error, found.moved) == ("", least + kernel.blocks * others * 512 * 8)
+    assert not found.missed
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_layer_norm_moves_hardly_more_than_it_must(axis: int) -> None:
+    found = describe_case(case_named(f"layernorm-axis{axis}-f32"))
+    (kernel,) = found.kernels.values()
+    assert found.ratio <= 1.05
+    assert (kernel.blocks, kernel.coalescing) == (128, 1.0)
+    assert all(u.spill_stores + u.spill_loads == 0 for u in kernel.usage.values())
+
+
 def test_a_loop_counts_each_trip() -> None:
     case = made_up(
         program=looped, inputs=lambda rng, n, trips: (rng.random(n), trips), size=(8192, 5),

@@ -109,6 +109,122 @@ def test_values_of_a_row_that_other_threads_read(gpu_name: str) -> None:
     check(reversed_rows, numbers(20, 300), device=gpu_name)
 
 
+# -- rows that share a gain, a bias or a mask ----------------------------------------------------------------------------
+
+
+def layer_norm(x, gain, bias, axis=-1):
+    centred = x - x.mean(axis, keepdims=True)
+    variance = (centred * centred).mean(axis, keepdims=True)
+    return centred / np.sqrt(variance + 1e-5) * gain + bias
+
+
+def only_gain(x, gain):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * gain
+
+
+def only_bias(x, bias):
+    return softmax(x + bias)
+
+
+def masked(x, mask):
+    return softmax(np.where(mask, x, -1e9))
+
+
+def weighted(x, weight):
+    return (x * weight).sum(-1), (x * (weight * weight + 1)).max(-1)
+
+
+def looked_up(x, table, places):
+    return (x * table[places]).sum(-1)
+
+
+def turned(x, gain):
+    y = np.exp(x * gain)
+    return y[:, ::-1] / y.sum(1, keepdims=True)
+
+
+def launches(function: Any, *args: Any, **options: Any) -> list[tuple[Any, int]]:
+    """The blocks of each kernel, and the threads of a block."""
+    program = dsl.jit(function, **options).lower(*args).device_program
+    return [(geometry.grid[0], geometry.block) for geometry, _ in program.lowering.kernels.values()]
+
+
+# Rows that are no multiple of what a block takes, one block's and one more, many trips, and none.
+@pytest.mark.parametrize("rows", [0, 1, 2, 127, 300, 1037, 2049, 4096, 9001])
+def test_rows_that_share_a_gain_and_a_bias(rows: int, gpu_name: str) -> None:
+    check(layer_norm, numbers(rows, 40), numbers(40), numbers(40), device=gpu_name)
+
+
+@pytest.mark.parametrize("length", [1, 33, 77, 300, 1024, 2000, 5000])
+def test_rows_of_every_length_that_share_a_gain_and_a_bias(length: int, gpu_name: str) -> None:
+    check(layer_norm, numbers(517, length), numbers(length), numbers(length), device=gpu_name)
+
+
+@pytest.mark.parametrize(
+    ("length", "columns"), [(1, 100), (10, 1037), (10, 5000), (300, 1), (300, 7), (300, 4099), (1500, 33), (700, 2100)]
+)  # fmt: skip
+def test_columns_that_share_a_gain_and_a_bias(length: int, columns: int, gpu_name: str) -> None:
+    def down(x, gain, bias):
+        return layer_norm(x, gain, bias, 0)
+
+    check(down, numbers(length, columns), numbers(length, 1), numbers(length, 1), device=gpu_name)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8"])
+def test_a_shared_gain_of_every_dtype(dtype: str, gpu_name: str) -> None:
+    args = [numbers(*shape).astype(dtype) for shape in ((1037, 256), (256,), (256,))]
+    rtol = {"f2": 1e-2, "f8": 1e-12}.get(dtype, 1e-4)
+    check(layer_norm, *args, device=gpu_name, rtol=rtol)
+
+
+def test_whatever_rows_share(gpu_name: str) -> None:
+    x, w = numbers(1037, 256), numbers(256)
+    for function, shared in ((only_gain, w), (only_bias, w), (weighted, w), (masked, w > 0)):
+        check(function, x, shared, device=gpu_name)
+    check(layer_norm, numbers(9, 130, 96), numbers(96), numbers(1, 1, 96), device=gpu_name)
+    check(looked_up, x, numbers(64), np.arange(256) % 128 - 64, device=gpu_name)
+    check(turned, numbers(530, 300), numbers(300), device=gpu_name)
+
+
+def test_an_index_out_of_bounds_in_what_rows_share(gpu_name: str) -> None:
+    with pytest.raises(IndexError):
+        dsl.jit(looked_up, device=gpu_name)(numbers(1037, 64), numbers(8), np.arange(64))
+
+
+def test_axes_of_a_row_that_share_a_gain(gpu_name: str) -> None:
+    def over_two(x, gain):
+        return x / np.sqrt((x * x).mean((1, 2), keepdims=True) + 1e-6) * gain
+
+    for gain in (numbers(32), numbers(8, 32), numbers(8, 1)):
+        assert launches(over_two, numbers(2100, 8, 32), gain)[-1] == (132, 512)
+        check(over_two, numbers(2100, 8, 32), gain, device=gpu_name)
+
+
+def test_symbolic_sizes_of_rows_that_share_a_gain(gpu_name: str) -> None:
+    along = dsl.jit(layer_norm, dynamic=True, device=gpu_name)
+    down = dsl.jit(lambda x, g, b: layer_norm(x, g, b, 0), dynamic=True, device=gpu_name)
+    for rows, length in ((3, 5), (2, 3000), (1037, 70), (5000, 6)):
+        x, gain, bias = numbers(rows, length), numbers(length), numbers(length)
+        expected = layer_norm(x, gain, bias)
+        np.testing.assert_allclose(along(x, gain, bias), expected, rtol=1e-9, atol=1e-9)
+        found = down(np.ascontiguousarray(x.T), gain[:, None], bias[:, None])
+        np.testing.assert_allclose(found, expected.T, rtol=1e-9, atol=1e-9)
+    assert (along.cache_info().entries, down.cache_info().entries) == (1, 1)
+
+
+def test_blocks_take_more_rows_only_where_there_are_many() -> None:
+    def blocks(rows: int, length: int) -> tuple[Any, int]:
+        shapes = (rows, length), (length,), (length,)
+        (one,) = launches(layer_norm, *(np.ones(shape, np.float32) for shape in shapes))
+        return one
+
+    assert blocks(100, 128) == (25, 128)  # as without a gain
+    assert blocks(512, 128) == (128, 128)
+    assert blocks(4096, 128) == (128, 1024)
+    assert blocks(65536, 128) == (2048, 512)  # 32 rows for each block, two of which fit at a time
+    assert launches(softmax, np.ones((4096, 128), np.float32)) == [(1024, 128)]
+
+
 # -- control flow ----------------------------------------------------------------------------------------------------
 
 

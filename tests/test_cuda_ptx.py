@@ -120,6 +120,23 @@ def layer_norm(x, gain, bias):
     return centred / np.sqrt(variance + 1e-5) * gain + bias
 
 
+def layer_norm_down(x, gain, bias):
+    centred = x - x.mean(axis=0)
+    return centred / np.sqrt((centred * centred).mean(axis=0) + 1e-5) * gain + bias
+
+
+def rms_norm(x, gain):
+    return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-6) * gain
+
+
+def residual_norm(x, y, gain):
+    return rms_norm(x + y, gain)
+
+
+def weighted(x, weight):
+    return (x * (weight * weight + 1)).sum(axis=1)
+
+
 def standardized(x):
     centred = x - x.mean(axis=1, keepdims=True)
     return centred / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + 1e-5)
@@ -442,6 +459,66 @@ def test_layer_norm_is_one_kernel_with_two_barriers() -> None:
     one = kernel(layer_norm, array(256, 1024), array(1024), array(1024))
     assert set(one.accesses) == {"ld.global.nc.v4.b32", "st.global.v4.b32"}
     assert (one.count(r"shfl\.sync\.bfly"), one.count("bar")) == (12, 2)
+
+
+def test_layer_norm_of_many_rows_reads_its_gain_and_bias_before_the_rows() -> None:
+    one = kernel(layer_norm, array(4096, 1024), array(1024), array(1024))
+    before, rows = one.text.split("bar.sync", 1)
+    assert (before.count("ld.global"), before.count("st.shared.v4")) == (2, 2)
+    assert rows.count("ld.global.nc.v4.b32") == rows.count("st.global.v4.b32") == 4
+    assert rows.count("ld.shared.v4") == 8  # gain and bias of sixteen points
+    # One barrier for what is held, two in each trip; the trips are a loop.
+    assert (one.count(r"shfl\.sync\.bfly"), one.count("bar")) == (12, 3)
+    assert (one.block, one.shared) == (1024, 2 * 4096 + 2 * 128)
+
+
+def test_one_reduction_of_many_rows_has_a_barrier_before_the_next_trip() -> None:
+    one = kernel(rms_norm, array(4096, 1024), array(1024))
+    assert one.count("bar") == 3
+    assert kernel(rms_norm, array(4096, 64), array(64)).count("bar") == 1  # teams within a warp
+
+
+def test_arithmetic_on_what_rows_share_is_done_once() -> None:
+    one = kernel(weighted, array(4096, 256), array(256))
+    before, rows = one.text.split("bar.sync", 1)
+    assert (before.count("mul.rn.f32"), before.count("add.rn.f32")) == (4, 4)
+    assert rows.count("mul.rn.f32") == 8  # of eight points with their weights
+    assert (rows.count("ld.global.nc.v4.b32"), rows.count("ld.shared.v4.b32")) == (2, 2)
+
+
+def test_a_row_that_is_too_long_is_held_in_part() -> None:
+    one = kernel(layer_norm, array(4096, 8192), array(8192), array(8192))
+    _, rows = one.text.split("bar.sync", 1)
+    # Four steps of a thread: the row, half of the gain and of the bias from memory, the other half held.
+    assert (rows.count("ld.global.nc.v4.b32"), rows.count("ld.shared.v4.b32")) == (4 + 4, 4)
+    assert one.shared <= 33 << 10
+
+
+# What rows share, and rows that do; threads have 64 registers in the largest blocks, and float64 takes two.
+ROWS = [
+    (layer_norm, "float32", (4096, 1024), (1024,), (1024,)),
+    (layer_norm, "float32", (16384, 1024), (1024,), (1024,)),
+    (layer_norm, "float32", (4096, 8192), (8192,), (8192,)),
+    (layer_norm, "float64", (4096, 1000), (1000,), (1000,)),
+    (layer_norm, "float16", (4096, 4096), (4096,), (4096,)),
+    (layer_norm_down, "float32", (4096, 4096), (4096, 1), (4096, 1)),
+    (layer_norm_down, "float64", (1000, 4096), (1000, 1), (1000, 1)),
+    (residual_norm, "float32", (4096, 1024), (4096, 1024), (1024,)),
+    (weighted, "float32", (16384, 64), (64,)),
+]
+
+
+@needs_ptxas
+@pytest.mark.parametrize("sm", TARGETS)
+@pytest.mark.parametrize("case", ROWS, ids=lambda case: f"{case[0].__name__} {case[1]} {case[2]}")
+def test_rows_that_share_something_assemble_without_spills(case: Any, sm: int) -> None:
+    function, dtype, *shapes = case
+    program = lowered(function, *(array(*shape, dtype=dtype) for shape in shapes))
+    ((name, usage),) = assemble(program.ptx(TARGETS[sm]), f"sm_{sm}").kernels.items()
+    assert (usage.stack, usage.spill_stores, usage.spill_loads) == (0, 0, 0)
+    block = program.lowering.kernels[name][0].block
+    least = 0.25 if dtype == "float64" and function is layer_norm else 0.5
+    assert occupancy(usage.registers, usage.shared, block, sm) >= least
 
 
 def test_a_sum_of_rows() -> None:

@@ -83,6 +83,7 @@ class GridEmitter(KernelEmitter):
         self.resident = False
         self.partials: dict[ir.Value, ir.Value] = {}
         self.held: Held | None = None
+        self.roomy = False
         self.may_cut = len(kernel.stages) == 1
 
     def short_axis(self) -> int | None:
@@ -98,7 +99,7 @@ class GridEmitter(KernelEmitter):
         else:
             geometry = self.grid_rows()
         self.finish_checks(self.fn)
-        self.source.finish(geometry.block, roomy=self.held is not None)
+        self.source.finish(geometry.block, roomy=self.roomy)
         return geometry
 
     # -- maps --------------------------------------------------------------------------------------------------------
@@ -348,7 +349,7 @@ class GridEmitter(KernelEmitter):
         numbers = team.vector * (team.steps or 1) * max(1, self._read_again())
         ops = {e for root in self.kernel.roots for e in walk(root.expression) if e.kind == "op"}
         assert team.holding is not None
-        simple = len(ops) <= _LONG and team.holding.reach is None
+        simple = len(ops) <= _LONG and size <= 4 and team.holding.reach is None
         for block, words in _WORDS.items():
             if numbers * -(-size // 4) <= words and (block < 1024 or simple):
                 return block
@@ -429,7 +430,7 @@ class GridEmitter(KernelEmitter):
             slot = fn.binary("and", thread, team.rows - 1)
         self.member = member
         if team.holding is not None:
-            self.held = Held(source, self.kernel, team.holding)
+            self.held, self.roomy = Held(source, self.kernel, team.holding), team.along
             self.held.fill(team.block, team.vector, partial(self._at, self.evaluator(fn)))
         if isinstance(team.trips, int) and team.trips == 1:
             self._block_rows(team, fn.mul(source.index("ctaid.x"), team.rows), slot)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dsl.codegen.accesses import walk
-from dsl.codegen.arrays import load_scalar, store_scalar
+from dsl.codegen.cuda.ops.vectors import load_vector, store_vector
 from dsl.codegen.cuda.source import Source
 from dsl.codegen.evaluate import Evaluator
 from dsl.codegen.expressions import Expression, Var
@@ -153,17 +153,18 @@ class Held:
                 made = [at(groups, fn.add(first, k)) for k in range(width)]
                 values = [[evaluator.value(e) for evaluator in made] for e in mine]
                 for e, found in zip(mine, values, strict=True):
-                    for k, value in enumerate(found):
-                        store_scalar(fn, e.dtype, value, self._address(e, fn.add(first, k)))
+                    store_vector(fn, e.dtype, self._address(e, first), found)
         self.source.barrier()
 
     def take(self, evaluators: Sequence[Evaluator], expressions: Iterable[Expression]) -> None:
-        """Give evaluators of points what is held for them and in the expressions."""
+        """Give evaluators of neighbouring points what is held for them and in the expressions."""
+        fn, last = self.source.fn, len(self.kernel.variables) - 1
         for e in self._used(expressions):
-            for evaluator in evaluators:
-                evaluator.scopes[-1][e] = load_scalar(
-                    self.source.fn, e.dtype, self._address(e, self._place(e, evaluator))
-                )
+            moves = any(last in group for group in self.holding.groups[e])
+            address = self._address(e, self._place(e, evaluators[0]))
+            found = load_vector(fn, e.dtype, address, len(evaluators) if moves else 1)
+            for k, evaluator in enumerate(evaluators):
+                evaluator.scopes[-1][e] = found[k if moves else 0]
 
     def _used(self, expressions: Iterable[Expression]) -> list[Expression]:
         """Return what is held and in expressions, or in values of the row that they need."""

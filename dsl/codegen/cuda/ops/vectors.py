@@ -34,7 +34,7 @@ def load_vector(fn: Function, dtype: np.dtype, address: Value, count: int) -> li
     ]
     if dtype.kind == "c":
         return list(zip(numbers[::2], numbers[1::2], strict=True))
-    return list(numbers)
+    return [fn.convert("trunc", n, "i1") for n in numbers] if dtype.kind == "b" else list(numbers)
 
 
 def store_vector(fn: Function, dtype: np.dtype, address: Value, scalars: Sequence[Scalar]) -> None:
@@ -49,6 +49,8 @@ def store_vector(fn: Function, dtype: np.dtype, address: Value, scalars: Sequenc
         store_scalar(fn, dtype, scalars[0], address)
         return
     numbers = [n for s in scalars for n in (s if isinstance(s, tuple) else (s,))]
+    if dtype.kind == "b":
+        numbers = [fn.convert("zext", n, part) for n in numbers]
     kind, whole = f"<{parts} x {part}>", "poison"
     for k, number in enumerate(numbers):
         made = fn.define(kind, f"insertelement {kind} {whole}, {part} {number.text}, i32 {k}")
@@ -57,8 +59,7 @@ def store_vector(fn: Function, dtype: np.dtype, address: Value, scalars: Sequenc
 
 
 def _parts(dtype: np.dtype, count: int) -> tuple[int, str]:
-    """Return how many numbers of which type so many scalars have; bools have another type in memory."""
-    assert dtype.kind != "b"
+    """Return how many numbers of which type so many scalars have in memory."""
     return count * (2 if dtype.kind == "c" else 1), memory_type(dtype)
 
 
