@@ -602,7 +602,6 @@ def test_bias_and_activation_of_a_dense_layer_are_few_kernels() -> None:
     assert len(ptx_of("dense")) <= 2
 
 
-@pytest.mark.xfail(reason="a thread reads one number at a time", strict=True)
 def test_an_argmax_reads_vectors() -> None:
     assert ptx_of("argmax")[0].count(r"ld\.global\S*\.v[24]") >= 1
 

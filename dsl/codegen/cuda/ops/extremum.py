@@ -23,6 +23,7 @@ from dsl.codegen.cuda.ops.lines import (
     geometry_of,
     is_along,
     spot_of,
+    vector_of,
 )
 from dsl.codegen.cuda.steps import Launch, Made, Step
 from dsl.codegen.cuda.teams import Team
@@ -56,7 +57,8 @@ class _Extremum(Made):
 def _lower(lowering: Lowering, node: ir.Node) -> Step:
     (x,), (value,), axis = node.inputs, node.outputs, node.attrs["axis"]
     count, length = size_of(value.shape), x.shape[axis]
-    team = choose_team(count, length, is_along(x.shape, axis))
+    vector = vector_of(lowering.layouts, x, axis)
+    team = choose_team(count, length, is_along(x.shape, axis), vector)
     if team.chunk is None:
         return _Extremum((value,), [_kernel(lowering, node, team, value, None)])
     parts = StandIn(None, TensorType(I64, (count, chunks_of(team, length))))

@@ -38,8 +38,10 @@ def fold_line(source: Source, team: Team, spot: Spot, fold: Fold) -> State:
     fn = source.fn
     cells = [Cell(fn, dtype) for dtype in fold.dtypes]
     _set(cells, fold.neutral)
-    with fn.loop(fn.add(spot.low, spot.member), spot.high, team.threads) as i:
-        _set(cells, fold.step(tuple(cell.get() for cell in cells), i))
+    first = fn.add(spot.low, fn.mul(spot.member, team.vector))
+    with fn.loop(first, spot.high, team.threads * team.vector) as i:
+        for k in range(team.vector):
+            _set(cells, fold.step(tuple(cell.get() for cell in cells), fn.add(i, k)))
     state = tuple(cell.get() for cell in cells)
     state = _butterfly(source, fold, state, min(WARP, team.threads))
     return state if team.threads <= WARP else _through_memory(source, team, spot, fold, state)

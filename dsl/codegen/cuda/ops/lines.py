@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.cuda.grid import BLOCK, Geometry, ceil_div
-from dsl.codegen.cuda.source import Source
+from dsl.codegen.cuda.source import Layouts, Source
 from dsl.codegen.cuda.teams import WARP, Team, power_of_two
 from dsl.codegen.llvm import Operand, Value
 from dsl.ir import graph as ir
@@ -20,7 +20,7 @@ from dsl.ir.types import Shape, size_of
 
 __all__ = [
     "Lines", "Spot", "choose_team", "chunks_of", "flat", "geometry_of", "is_along", "offset", "spot_of", "stack_axes",
-    "thread_number",
+    "thread_number", "vector_of",
 ]  # fmt: skip
 
 _WARP_LINE = 1024  # points of a line that a warp sweeps alone, at most
@@ -28,6 +28,8 @@ _FEW_BLOCKS = 128
 _FEW_LINES = 8192  # fewer threads leave a GPU idle
 _CHUNK = 8192  # points of a chunk for a block, at least
 _SHORT_CHUNK = 128  # for a thread
+_VECTOR = 16  # bytes that a thread reads at once
+_MOST = 4  # points that a thread takes at a time
 
 
 class Lines:
@@ -122,6 +124,14 @@ def is_along(shape: Shape, axis: int) -> bool:
     """Tell whether the elements of a line are neighbours in an array in C order."""
     inner = size_of(shape[axis + 1 :])
     return isinstance(inner, int) and inner == 1
+
+
+def vector_of(layouts: Layouts, value: ir.Value, axis: int) -> int:
+    """Return how many neighbouring points a thread reads at once: only whole vectors, and of long lines."""
+    length, size = value.shape[axis], min(_MOST, max(1, _VECTOR // value.dtype.itemsize))
+    if not isinstance(length, int) or layouts.strided(value) or not is_along(value.shape, axis):
+        return 1
+    return size if length % size == 0 and length >= WARP * size else 1
 
 
 def choose_team(count: DimLike, length: DimLike, along: bool, vector: int = 1) -> Team:

@@ -22,6 +22,7 @@ from dsl.codegen.cuda.ops.lines import (
     geometry_of,
     is_along,
     spot_of,
+    vector_of,
 )
 from dsl.codegen.cuda.steps import Launch, Made, Step
 from dsl.codegen.cuda.teams import WARP, Team, shuffled
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["LOWERINGS", "emit_running", "scan_chunks"]
 
 F32 = BY_NAME["f32"]
-_VECTOR = 16  # bytes that a thread reads at once
-_MOST = 4  # points that a thread takes at a time
 _TRUE, _FALSE = Value("true", "i1"), Value("false", "i1")
 
 
@@ -61,7 +60,7 @@ def emit_running(
     """Emit what writes the running values of x to y, and return the memory that it needs meanwhile."""
     length = x.shape[axis]
     count = size_of(x.shape[:axis] + x.shape[axis + 1 :])
-    team = choose_team(count, length, is_along(x.shape, axis), _vector(lowering, x, axis))
+    team = choose_team(count, length, is_along(x.shape, axis), vector_of(lowering.layouts, x, axis))
     if team.chunk is None:
         return [_Scan(lowering, name, x, axis, team).emit(y)], ()
     work = _work(name, x.dtype)
@@ -80,14 +79,6 @@ def scan_chunks(lowering: Lowering, name: str, parts: ir.Value, sums: ir.Value) 
     """Emit the kernel that scans each row of totals, by one team."""
     chosen = choose_team(parts.shape[0], parts.shape[1], True)
     return _Scan(lowering, name, parts, 1, Team(chosen.threads, chosen.rows, True)).emit(sums)
-
-
-def _vector(lowering: Lowering, x: ir.Value, axis: int) -> int:
-    """Return how many neighbouring points a thread reads at once: only whole vectors, and of long lines."""
-    length, size = x.shape[axis], min(_MOST, max(1, _VECTOR // x.dtype.itemsize))
-    if not isinstance(length, int) or lowering.layouts.strided(x) or not is_along(x.shape, axis):
-        return 1
-    return size if length % size == 0 and length >= WARP * size else 1
 
 
 def _work(name: str, dtype: np.dtype) -> np.dtype:
