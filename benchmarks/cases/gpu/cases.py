@@ -158,8 +158,8 @@ def distinct(x, index):
     return np.unique(index).size * x[0].nbytes + index.nbytes
 
 
-def along(name, small, **more):
-    return on_gpu(case_named(name), small=small, row="along an axis", bar=BAR, **more)
+def along(case, small, **more):
+    return on_gpu(case_named(case), small=small, row="along an axis", bar=BAR, **more)
 
 
 CASES = [
@@ -172,10 +172,11 @@ CASES = [
         for name in ("softmax", "logsumexp")
         for axis in (1, 0)
     ),
-    # All rows, since blocks take several of them where there are many. Along columns as many as a GPU needs to be filled by
-    # blocks that take several strips of eight: each reads the whole gain and bias.
+    # All rows, since blocks take several of them where there are many. Along columns, a block holds eight of them and reads
+    # the whole gain and bias: 1,024 columns are too few for both several strips for a block and a block for each processor.
     along("layernorm-axis1-f32", (4096, 1024)),
-    along("layernorm-axis0-f32", (1024, 4096), size=(4096, 4096)),
+    along("layernorm-axis0-f32", (1024, 256)),
+    along("layernorm-axis0-f32", (1024, 4096), name="layernorm-axis0-f32-wide", size=(4096, 4096)),
     on_gpu(case_named("sum-f32-16M"), name="sum-f32", size=MANY, small=SOME, bar=BAR),
     on_gpu(case_named("max-f32-16M"), name="max-f32", size=MANY, small=SOME, bar=BAR),
     *(reduction(sum_along, sum_along, axis) for axis in (1, 0)),
