@@ -111,7 +111,7 @@ def outputs_of(traced: TracedFunction) -> Iterator[int]:
     sources = [*traced.result[1]]
     for _, _, more in traced.containers:
         sources.extend(more)
-    for _, _, _, more in traced.attributes:
+    for *_, more in traced.attributes:
         sources.extend(more)
     while sources:
         source = sources.pop()

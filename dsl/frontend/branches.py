@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import (
-    BranchError,
-)
+from dsl.errors import BranchError, DslError
 from dsl.frontend.leaves import (
     Block,
     BranchRaise,
@@ -32,6 +30,7 @@ from dsl.frontend.leaves import (
     visible_shape,
     zeros,
 )
+from dsl.frontend.objects import as_trees
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.regions import (
     discard,
@@ -101,8 +100,11 @@ def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapsh
             _trace_branch(state, before, then, "then"),
             _trace_branch(state, before, otherwise, "else"),
         ]
-        if not state.adopt_attributes(*(b.scope for b in branches)) and not grow_lists(
-            state, before, [b.after for b in branches if not b.raised]
+        ends = [b.after for b in branches if not b.raised]
+        if not (
+            state.adopt_attributes(*(b.scope for b in branches))
+            or as_trees(before, ends)
+            or grow_lists(state, before, ends)
         ):
             return before, branches
         discard(*(b.scope for b in branches))
@@ -116,6 +118,14 @@ def _trace_branch(state: State, before: Snapshot, block: Block, name: str) -> Br
         except BranchRaise as signal:
             raised = True
             emit_raise(signal.error)
+        except (IndexError, KeyError) as error:
+            # `items.pop()` of a list that is empty here raises where the branch is taken.
+            if isinstance(error, DslError):
+                scope.suspend()
+                state.restore(before)
+                raise
+            raised = True
+            emit_raise(error)
         except BaseException:
             scope.suspend()
             state.restore(before)
@@ -123,6 +133,7 @@ def _trace_branch(state: State, before: Snapshot, block: Block, name: str) -> Br
         after = with_types(state.snapshot())
         contents = scope.suspend()
     state.restore(before)
+    state.put_back_others(scope)
     return Branch(scope, after, contents, raised)
 
 

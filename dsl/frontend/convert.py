@@ -9,6 +9,7 @@ numbers stay, so that tracebacks and error messages show the user's own lines.
 from __future__ import annotations
 
 import ast
+import inspect
 import types
 import weakref
 from typing import Any
@@ -19,7 +20,7 @@ from dsl.frontend.returns import lower_jumps
 from dsl.frontend.source import FunctionTree, function_tree
 from dsl.ir.location import Location
 
-__all__ = ["convert", "is_converted"]
+__all__ = ["convert", "is_converted", "refuse_generator"]
 
 RT = "dsl__"
 _converted: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
@@ -44,6 +45,20 @@ def convert(fn: types.FunctionType, runtime: Any) -> types.FunctionType:
     made.__kwdefaults__ = fn.__kwdefaults__
     made.__qualname__ = fn.__qualname__
     return made
+
+
+def refuse_generator(fn: Any) -> None:
+    """Refuse a function that yields where its caller would get the generator."""
+    if not inspect.isgeneratorfunction(fn):
+        return
+    rewriter = _Rewriter(fn.__code__.co_filename, fn.__name__, set())
+    for node in ast.walk(function_tree(fn)):
+        if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            raise rewriter._error(
+                node,
+                "`yield` cannot be converted in the decorated function itself",
+                "return the values in one array, or decorate a function that loops over the generator",
+            )
 
 
 def _compile(fn: types.FunctionType) -> types.CodeType:
@@ -196,6 +211,39 @@ def _assigned_by_nested(statements: list[ast.stmt]) -> set[str]:
     return found
 
 
+_MUTATORS = {
+    "add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert", "pop", "popitem", "popleft", "remove",
+    "reverse", "rotate", "setdefault", "sort", "update",
+}  # fmt: skip
+
+
+_OF_DEQUES = {"popleft", "appendleft", "extendleft"}
+
+
+def _changed_by_nested(statements: list[ast.stmt]) -> set[str]:
+    """Return the names of containers whose contents nested functions change: any call may change them."""
+    return {
+        name
+        for statement in statements
+        for node in ast.walk(statement)
+        if isinstance(node, (ast.FunctionDef, ast.Lambda))
+        for inner in ast.walk(node)
+        for name in _changed_name(inner)
+    }
+
+
+def _changed_name(node: ast.AST) -> list[str]:
+    """Return the variable whose container a node changes, as `items.append(x)` and `items[k] = x` do."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        root: ast.expr | None = node.func.value if node.func.attr in _MUTATORS else None
+    else:
+        changes = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
+        root = node if changes else None  # type: ignore[assignment]
+    while isinstance(root, (ast.Subscript, ast.Attribute)):
+        root = root.value
+    return [root.id] if isinstance(root, ast.Name) else []
+
+
 def _closed_over(statements: list[ast.stmt]) -> set[str]:
     """Return the names that nested functions read: they may be read at any time."""
     found: set[str] = set()
@@ -227,6 +275,8 @@ class _Rewriter(ast.NodeTransformer):
         self.borrowed: set[str] = set()
         self.comprehension: list[set[str]] = []
         self.shared: set[str] = set()
+        self.changed: set[str] = set()
+        self.yields = False
 
     # -- functions -----------------------------------------------------------------------------------------------
 
@@ -238,11 +288,13 @@ class _Rewriter(ast.NodeTransformer):
         else:
             statements, name = tree.body, tree.name
         self._refuse([tree] if isinstance(tree, ast.AsyncFunctionDef) else statements)
-        statements = lower_jumps(statements, self._error)
+        self.yields = _has_yield(statements)
+        statements = statements if self.yields else lower_jumps(statements, self._error)
         used = _names_in(statements)
         self.borrowed = used.nonlocals
         self.locals = {*used.stored, *_parameters(tree.args)} - used.nonlocals
         self.shared = _assigned_by_nested(statements)
+        self.changed |= _changed_by_nested(statements)
         annotate(
             statements,
             lambda nodes: set(_names_in(nodes).loaded),
@@ -285,6 +337,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         inner = _Rewriter(self.filename, node.name, self.free)
         inner.outer_locals = self.locals | self.outer_locals
+        inner.changed = set(self.changed)
         made = inner.function(node)
         made.decorator_list = [self.visit(d) for d in node.decorator_list]
         made.args.defaults = [self.visit(d) for d in node.args.defaults]
@@ -345,7 +398,9 @@ class _Rewriter(ast.NodeTransformer):
         calls = any(isinstance(n, ast.Call) for top in tops for n in ast.walk(top))
         found.stored.update(dict.fromkeys(sorted(self.shared)) if calls else {})
         stored = [n for n in found.stored if n in mine]
-        read = [n for n in found.loaded if n in self.locals and n not in found.stored]
+        near = self.locals | (self.changed & self.outer_locals)
+        found.loaded.update(dict.fromkeys(sorted(self.changed)) if calls else {})
+        read = [n for n in found.loaded if n in near and n not in found.stored]
         return stored, read, [n for n in found.subscripted if n in self.locals]
 
     def _live(self, node: ast.stmt, stored: list[str]) -> list[str]:
@@ -362,7 +417,18 @@ class _Rewriter(ast.NodeTransformer):
         self.count += 1
         return self.count
 
+    def _plain_block(self, node: ast.If | ast.While | ast.For) -> Any:
+        """Rewrite a statement of a generator, which Python itself runs step by step: only what it computes is converted."""
+        if isinstance(node, ast.For):
+            node.iter = ast.copy_location(_runtime("iterate", self.visit(node.iter)), node.iter)
+        else:
+            node.test = ast.copy_location(_runtime("test", self._test(node.test)), node.test)
+        node.body, node.orelse = self._block(node.body), self._block(node.orelse)
+        return node
+
     def visit_If(self, node: ast.If) -> Any:
+        if self.yields:
+            return self._plain_block(node)
         stored, read, _ = self._state(node.body, node.orelse)
         k = self._next()
         kept = self._live(node, stored)
@@ -376,6 +442,8 @@ class _Rewriter(ast.NodeTransformer):
         return [then, other, *self._accessors(k, names, node), _located(ast.Expr(call), node.test)]
 
     def visit_While(self, node: ast.While) -> Any:
+        if self.yields:
+            return self._plain_block(node)
         stored, read, items = self._state(node.body, node.test)
         k = self._next()
         kept = self._live(node, stored)
@@ -396,6 +464,8 @@ class _Rewriter(ast.NodeTransformer):
         return [test, body, *self._accessors(k, names, node), _located(ast.Expr(call), node.test)]
 
     def visit_For(self, node: ast.For) -> Any:
+        if self.yields:
+            return self._plain_block(node)
         guard = getattr(node, "dsl_guard", None)
         stored, read, items = self._state(node.body, node.target, *([guard] if guard else []))
         k = self._next()
@@ -468,7 +538,9 @@ class _Rewriter(ast.NodeTransformer):
 
     def _assign(self, target: ast.expr, value: ast.expr, at: ast.AST) -> Any:
         if isinstance(target, ast.Subscript):
-            call = _runtime("setitem", self.visit(target.value), self._index(target.slice), value)
+            call = _runtime(
+                "setitem", self._changed(target.value), self._index(target.slice), value
+            )
             return _located(ast.Expr(call), at)
         if isinstance(target, ast.Attribute):
             call = _runtime("setattr", self.visit(target.value), ast.Constant(target.attr), value)
@@ -503,7 +575,7 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(node.target, ast.Subscript):
             call = _runtime(
                 "aug_setitem",
-                self.visit(node.target.value),
+                self._changed(node.target.value),
                 self._index(node.target.slice),
                 op,
                 value,
@@ -534,10 +606,22 @@ class _Rewriter(ast.NodeTransformer):
 
     def _callee(self, func: ast.expr) -> ast.expr:
         if isinstance(func, ast.Attribute):
-            return ast.copy_location(
-                ast.Attribute(self.visit(func.value), func.attr, ast.Load()), func
-            )
+            visit = self._changed if func.attr in _MUTATORS else self.visit
+            if func.attr in _OF_DEQUES:
+                made = _runtime("method", visit(func.value), ast.Constant(func.attr))
+                return ast.copy_location(made, func)
+            return ast.copy_location(ast.Attribute(visit(func.value), func.attr, ast.Load()), func)
         return self.visit(func)  # type: ignore[no-any-return]
+
+    def _changed(self, node: ast.expr) -> Any:
+        """Rewrite an expression whose value a statement changes in place."""
+        if isinstance(node, ast.Attribute):
+            made = _runtime("attr_to_change", self.visit(node.value), ast.Constant(node.attr))
+        elif isinstance(node, ast.Subscript):
+            made = _runtime("getitem", self._changed(node.value), self._index(node.slice))
+        else:
+            return self.visit(node)
+        return ast.copy_location(made, node)
 
     def visit_Name(self, node: ast.Name) -> Any:
         if not isinstance(node.ctx, ast.Load) or node.id in self.locals or node.id == RT:
@@ -599,7 +683,10 @@ class _Rewriter(ast.NodeTransformer):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):
             return ast.copy_location(_runtime("not_", self._test(node.operand)), node)
-        return self.generic_visit(node)
+        if isinstance(node.operand, ast.Constant):
+            return node
+        name = ast.Constant(type(node.op).__name__)
+        return ast.copy_location(_runtime("unary", name, self.visit(node.operand)), node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         self._refuse_walrus([node.body, node.orelse])
@@ -693,6 +780,16 @@ def _plain(args: ast.arguments) -> ast.arguments:
     return made
 
 
+def _has_yield(statements: list[ast.stmt]) -> bool:
+    """Tell whether a function with these statements is a generator."""
+    return any(
+        isinstance(node, (ast.Yield, ast.YieldFrom))
+        for statement in statements
+        if not isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+        for node in _own_nodes(statement)
+    )
+
+
 def _own_nodes(statement: ast.stmt) -> list[ast.AST]:
     """Return the nodes below a statement that belong to the same function."""
     found: list[ast.AST] = []
@@ -710,11 +807,6 @@ def _own_nodes(statement: ast.stmt) -> list[ast.AST]:
 
 
 _UNSUPPORTED: dict[type[ast.AST], tuple[str, str]] = {
-    ast.Yield: (
-        "`yield`",
-        "return the values in one array, or loop outside the decorated function",
-    ),
-    ast.YieldFrom: ("`yield from`", "return the values in one array"),
     ast.Await: ("`await`", "await outside the decorated function"),
     ast.AsyncFor: ("`async for`", "loop outside the decorated function"),
     ast.AsyncWith: ("`async with`", "use it outside the decorated function"),

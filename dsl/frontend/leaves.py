@@ -39,7 +39,7 @@ from dsl.frontend.traced import (
     read,
     supported_dtype,
 )
-from dsl.frontend.trees import Structure, unflatten
+from dsl.frontend.trees import Structure, forwarded, unflatten
 from dsl.ir.dims import Dim, Symbol, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.types import BOOL, Shape, TensorType
@@ -48,10 +48,13 @@ Block = Callable[..., Any]
 
 
 class BranchRaise(BaseException):
-    """A `raise` met while tracing a region: the region always raises when it runs."""
+    """A `raise` met while tracing a region: the region always raises when it runs.
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    `emitted` says that the graph raises it already, with a message made of values of the run.
+    """
+
+    def __init__(self, error: BaseException, emitted: bool = False) -> None:
+        self.error, self.emitted = error, emitted
 
 
 def the_trace() -> Trace:
@@ -60,14 +63,24 @@ def the_trace() -> Trace:
     return trace
 
 
+TRUTH: list[Callable[[Any], Callable[[], Any] | None]] = [lambda test: None]
+"""Finds how the user's class tells whether an object is true; set by the runtime."""
+
+
 def predicate(test: Any) -> bool | Value:
     """Return a condition as a Python bool, or as a rank-0 bool value when it is traced."""
     if isinstance(test, Undefined):
         test.fail()
+    test = forwarded(test)
     if isinstance(test, TracedList):
         test = test.length() != 0
     if isinstance(test, TracedOptional):
         test = _optional_truth(test)
+    if not isinstance(test, Traced):
+        own = TRUTH[0](test)
+        if own is None:
+            return bool(test)
+        test = own()
     if not isinstance(test, Traced):
         return bool(test)
     known = concrete(test)

@@ -100,6 +100,8 @@ class TracedList:
         return self
 
     def pop(self, index: Any = -1) -> Any:
+        if self.columns[0].type.shape[0] == 0:
+            raise IndexError("pop from empty list")
         item = self._item(
             [column[index].copy() if column.ndim > 1 else column[index] for column in self.columns]
         )
@@ -110,6 +112,13 @@ class TracedList:
                 _glue(column[:index].copy(), column[index:][1:].copy()) for column in self.columns
             ]
         return item
+
+    def insert(self, index: Any, item: Any) -> None:
+        rows = [lift(leaf).reshape((1, *lift(leaf).shape)) for leaf in self._leaves(item)]
+        self.columns = [
+            _glue(_glue(column[:index].copy(), row), column[index:].copy())
+            for column, row in zip(self.columns, rows, strict=True)
+        ]
 
     def clear(self) -> None:
         self.columns = [column[:0].copy() for column in self.columns]

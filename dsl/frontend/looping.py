@@ -44,6 +44,7 @@ from dsl.frontend.leaves import (
     zeros,
 )
 from dsl.frontend.loops import as_counted, trip_value
+from dsl.frontend.objects import as_trees
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.regions import (
     absent_optional,
@@ -162,7 +163,12 @@ class Loop:
         return plan
 
     def _hint_key(self) -> Any:
-        return id(self.body.__code__), tuple(str(s) for s in self.before.structures)
+        types = tuple(
+            (leaf.dtype, leaf.kind) if isinstance(leaf, Traced) else type(leaf)
+            for leaves in self.before.leaves
+            for leaf in leaves
+        )
+        return id(self.body.__code__), tuple(str(s) for s in self.before.structures), types
 
     def _use_hint(self, plan: Plan) -> None:
         """Start from what an earlier trace of the same loop found."""
@@ -180,7 +186,7 @@ class Loop:
 
     def trace(self) -> None:
         """Trace until the plan is stable, then build the loop; raises with the state as before if that fails."""
-        trace = the_trace()
+        trace, first = the_trace(), self.before
         try:
             for _ in range(_ATTEMPTS):
                 found = self._attempt(trace)
@@ -189,6 +195,7 @@ class Loop:
                     return self._build(*found)
         except BaseException:
             self.state.restore(self.before)
+            self.state.restore_variables(first)
             raise
         raise LoopTypeError(
             "the types of this loop's variables do not settle",
@@ -211,6 +218,7 @@ class Loop:
         self.state.restore(self.before)
         if (
             self.state.adopt_attributes(scope)
+            or as_trees(self.before, [after])
             or grow_lists(self.state, self.before, [after], self._unrollable())
             or self._allow_none(after)
         ):

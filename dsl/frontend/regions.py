@@ -23,7 +23,7 @@ from dsl.frontend.traced import (
     Traced,
     read,
 )
-from dsl.frontend.trees import Structure, unflatten
+from dsl.frontend.trees import Forward, Structure, forwarded, unflatten
 from dsl.ir.graph import Graph, Value
 
 
@@ -40,25 +40,47 @@ def grow_lists(
     state: State, before: Snapshot, afters: list[Snapshot], unrollable: bool = False
 ) -> bool:
     """Make traced lists of variables that hold lists of other lengths after a block than before; tell whether there were any."""
-    objects = list(before.objects)
+    made: list[TracedList] = []
     for cell, item in enumerate(before.objects):
-        if type(item) is list:
-            ends = [a.objects_then[cell] for a in afters]
-            grown = next((e for e in ends if isinstance(e, TracedList)), None)
-            lengths = {len(item), *(len(e) for e in ends if type(e) is list)}
-            if grown is None and (len(lengths) == 1 or unrollable):
-                continue
-            found = (
-                grown.spec()
-                if grown is not None
-                else _list_spec([item, *(e for e in ends if type(e) is list)])
-            )
-            if found is not None:
-                objects[cell] = as_traced_list(item, *found)
-    if all(a is b for a, b in zip(objects, before.objects, strict=True)):
-        return False
-    state.put(objects)
-    return True
+        if any(a.structures[cell] != before.structures[cell] for a in afters):
+            ends = [unflatten(a.structures[cell], a.leaves[cell]) for a in afters]
+            _grow(item, ends, unrollable, made)
+    if made:
+        state.put([forwarded(item) for item in before.objects])
+    return bool(made)
+
+
+def _grow(item: Any, ends: list[Any], unrollable: bool, made: list[TracedList]) -> None:
+    """Make traced lists of a list that has other lengths at the ends, and of those inside a container."""
+    if forwarded(item) is not item:
+        return
+    if type(item) is list:
+        grown = next((e for e in ends if isinstance(e, TracedList)), None)
+        lists = [item, *(e for e in ends if type(e) is list)]
+        if grown is not None or len({len(each) for each in lists}) > 1:
+            found = grown.spec() if grown is not None else _list_spec(lists)
+            if found is not None and (grown is not None or not unrollable):
+                made.append(as_traced_list(item, *found))
+                item[:] = [Forward(made[-1])]
+                if id(item) in the_trace().deques:
+                    the_trace().deques[id(made[-1])] = made[-1]
+            return
+    inner = [_containers_in(end) for end in ends]
+    for key, part in _containers_in(item).items():
+        _grow(part, [each[key] for each in inner if key in each], unrollable, made)
+
+
+def _containers_in(item: Any) -> dict[Any, Any]:
+    """Return the containers that are items of a container."""
+    if isinstance(item, (list, tuple)):
+        pairs: Any = enumerate(item)
+    elif isinstance(item, dict):
+        pairs = item.items()
+    elif hasattr(type(item), "__dataclass_fields__"):
+        pairs = ((name, getattr(item, name, None)) for name in item.__dataclass_fields__)
+    else:
+        return {}
+    return {key: part for key, part in pairs if is_mutable(part) or isinstance(part, tuple)}
 
 
 def _list_spec(lists: list[list[Any]]) -> Any:

@@ -7,7 +7,12 @@ it becomes dataflow, on anything else plain Python runs. Arrays that come from o
 from __future__ import annotations
 
 import builtins
+import cmath
+import collections
+import dataclasses
 import functools
+import inspect
+import itertools
 import math
 import operator
 import sys
@@ -18,17 +23,18 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import NonConcreteError, SourceError, UnsupportedError
-from dsl.frontend import indexing, looping, loops, ufuncs
+from dsl.frontend import formatting, indexing, looping, loops, ufuncs
 from dsl.frontend.branches import if_
 from dsl.frontend.convert import convert, is_converted
-from dsl.frontend.leaves import BranchRaise, predicate
+from dsl.frontend.leaves import TRUTH, BranchRaise, predicate
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.lists import TracedList
+from dsl.frontend.objects import is_plain_class, note_made, was_made_here
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.regions import emit_raise, trying
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
-from dsl.frontend.state import Undefined
-from dsl.frontend.text import TracedText, print_, text_of, to_text
+from dsl.frontend.state import Undefined, is_mutable, open_attribute
+from dsl.frontend.text import TEXTS, TracedText, print_, text_of, to_text
 from dsl.frontend.traced import (
     _FUNCTIONS,
     Kind,
@@ -41,6 +47,7 @@ from dsl.frontend.traced import (
     read,
     size_number,
 )
+from dsl.frontend.trees import OBJECTS, forwarded
 from dsl.frontend.views import Sliced
 from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.types import BOOL, I64, TensorType
@@ -72,6 +79,9 @@ _BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "Pow": (operator.pow, "pow"), "LShift": (operator.lshift, "lshift"), "RShift": (operator.rshift, "rshift"),
     "BitOr": (operator.or_, "or"), "BitXor": (operator.xor, "xor"), "BitAnd": (operator.and_, "and"),
     "MatMult": (operator.matmul, "matmul"),
+}  # fmt: skip
+_UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "USub": (operator.neg, "__neg__"), "UAdd": (operator.pos, "__pos__"), "Invert": (operator.invert, "__invert__"),
 }  # fmt: skip
 _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge,
@@ -116,13 +126,30 @@ class Runtime:
             and current_trace() is not None
         ):
             return call(getter, obj)
-        value = getattr(obj, name)
+        value = forwarded(getattr(forwarded(obj), name))
         trace = current_trace()
         if trace is None or isinstance(obj, Traced):
             return value
         if id(obj) in trace.outside or isinstance(value, np.ndarray):
             return _from_outside(obj, name, value)
         return value
+
+    def attr_to_change(self, obj: Any, name: str) -> Any:
+        """Read an attribute in order to change the list or dict that it holds; regions remember what was in it."""
+        trace = current_trace()
+        held = getattr(obj, name, None)
+        is_tree = hasattr(obj, "__dataclass_fields__") or was_made_here(obj)
+        mine = is_mutable(held) and not is_tree
+        if trace is not None and mine and (len(trace.scopes) > 1 or id(obj) in trace.outside):
+            open_attribute(trace.scopes[-1], obj, name)
+        return self.attr(obj, name)
+
+    def method(self, obj: Any, name: str) -> Any:
+        """The method of a `deque`, for which a list may stand."""
+        held = forwarded(obj)
+        if name in _OF_DEQUES and isinstance(held, (list, TracedList)):
+            return functools.partial(_OF_DEQUES[name], held)
+        return getattr(obj, name)
 
     def setattr(self, obj: Any, name: str, value: Any) -> None:
         """Assign an attribute; regions remember the old value."""
@@ -131,6 +158,7 @@ class Runtime:
             trace is not None
             and not hasattr(obj, "__dataclass_fields__")
             and not isinstance(obj, Traced)
+            and not was_made_here(obj)
         ):
             old = getattr(obj, name, Undefined(name))
             scope = trace.scopes[-1]
@@ -143,7 +171,7 @@ class Runtime:
 
     def getitem(self, obj: Any, key: Any) -> Any:
         """`obj[key]`."""
-        obj, key = unwrap(obj), unwrap(key)
+        obj, key = forwarded(unwrap(obj)), unwrap(key)
         if isinstance(obj, Traced):
             return obj[key]
         if isinstance(obj, np.ndarray):
@@ -156,9 +184,8 @@ class Runtime:
             key = key.__index__()
         if isinstance(key, Traced) and isinstance(obj, dict):
             _refuse_key(key)
-        own = getattr(type(obj), "__getitem__", None)
-        users = isinstance(own, types.FunctionType) and _is_users(own)
-        value = call(own, obj, key) if users else obj[key]
+        own = _own(obj, "__getitem__")
+        value = call(own, obj, key) if own is not None else forwarded(obj[key])
         trace = current_trace()
         if trace is not None and id(obj) in trace.outside and isinstance(key, (int, str)):
             return _from_outside(obj, key, value)
@@ -168,13 +195,18 @@ class Runtime:
 
     def setitem(self, obj: Any, key: Any, value: Any) -> None:
         """`obj[key] = value`."""
+        obj = forwarded(obj)
         if isinstance(obj, np.ndarray) and current_trace() is not None:
             obj = lift(obj)
         if isinstance(key, Traced) and isinstance(obj, list):
             key = key.__index__()
         if isinstance(key, Traced) and isinstance(obj, dict):
             _refuse_key(key)
-        obj[key] = value
+        own = _own(obj, "__setitem__")
+        if own is not None:
+            call(own, obj, key, value)
+        else:
+            obj[key] = value
 
     def aug_setitem(self, obj: Any, key: Any, op: str, value: Any) -> None:
         """`obj[key] op= value`."""
@@ -182,20 +214,23 @@ class Runtime:
 
     def aug(self, target: Any, op: str, value: Any) -> Any:
         """`target op= value`, returning what the target becomes."""
-        return _AUGMENTED[op](target, value)
+        target, value = forwarded(target), forwarded(value)
+        own = _own(target, f"__i{_BINARY[op][1]}__")
+        if own is not None:
+            return call(own, target, value)
+        if hasattr(type(target), f"__i{_BINARY[op][1]}__"):
+            return _AUGMENTED[op](target, value)
+        return self.binary(op, target, value)
 
     def binary(self, op: str, left: Any, right: Any) -> Any:
-        """`left op right`; an operator that the user wrote in Python is converted as other functions are."""
-        plain, name = _BINARY[op]
-        if op == "Mod" and isinstance(left, str) and has_traced(right):
-            _refuse_formatting()
-        for item, other, method in ((left, right, f"__{name}__"), (right, left, f"__r{name}__")):
-            own = getattr(type(item), method, None)
-            if isinstance(own, types.FunctionType) and _is_users(own):
-                result = call(own, item, other)
-                if result is not NotImplemented:
-                    return result
-        return plain(left, right)
+        """`left op right`."""
+        return _binary(op, left, right)
+
+    def unary(self, op: str, operand: Any) -> Any:
+        """`-x`, `+x` and `~x`."""
+        plain, name = _UNARY[op]
+        own = _own(operand, name)
+        return plain(operand) if own is None else call(own, operand)
 
     def slice(self, start: Any, stop: Any, step: Any) -> Any:
         return slice(start, stop, step)
@@ -298,6 +333,7 @@ class Runtime:
         if trace is None or len(trace.scopes) == 1:
             if any(isinstance(a, TracedText) or has_traced(a) for a in getattr(made, "args", ())):
                 emit_raise(_with_values(made))
+                raise BranchRaise(made, emitted=True)
             raise made
         raise BranchRaise(_with_values(made))
 
@@ -316,6 +352,21 @@ class Runtime:
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as traced code calls it."""
         return call(fn, *args, **kwargs)
+
+
+def _binary(op: str, left: Any, right: Any) -> Any:
+    """`left op right`; an operator that the user wrote in Python is converted as other functions are."""
+    plain, name = _BINARY[op]
+    left, right = forwarded(left), forwarded(right)
+    if op == "Mod" and isinstance(left, str) and formatting.has_text_values(_values_of(right)):
+        return formatting.percent(left, right)
+    for item, other, method in ((left, right, f"__{name}__"), (right, left, f"__r{name}__")):
+        own = _own(item, method)
+        if own is not None:
+            result = call(own, item, unwrap(other))
+            if result is not NotImplemented:
+                return result
+    return plain(left, right)
 
 
 def _of_length(value: Traced, count: int) -> Traced:
@@ -362,7 +413,7 @@ def _bounds(key: Any) -> list[Any]:
 
 def _watched(items: Any) -> Any:
     """Take the items of a list or tuple from outside as what they are: captured arrays and guarded objects."""
-    trace = current_trace()
+    trace, items = current_trace(), forwarded(items)
     if trace is None or id(items) not in trace.outside or not isinstance(items, (list, tuple)):
         return items
     return [_from_outside(items, k, item) for k, item in enumerate(items)]
@@ -384,12 +435,8 @@ def _with_values(error: BaseException) -> BaseException:
     return error
 
 
-def _refuse_formatting() -> None:
-    raise NonConcreteError(
-        "a string made of values that are known only when the compiled function runs",
-        location=here(),
-        remedy="use an f-string, in a `print`, an `assert` or a `raise`",
-    )
+def _values_of(items: Any) -> Any:
+    return list(items.values()) if isinstance(items, dict) else items
 
 
 def _refuse_key(key: Traced) -> None:
@@ -514,6 +561,7 @@ def _negated(value: Any) -> Any:
 
 
 def _compare(name: str, left: Any, right: Any) -> Any:
+    left, right = forwarded(left), forwarded(right)
     if isinstance(left, Traced) or isinstance(right, Traced):
         decided = _compare_sizes(name, left, right)
         if decided is not None:
@@ -522,14 +570,57 @@ def _compare(name: str, left: Any, right: Any) -> Any:
         same = _equal_items(left, right) if has_traced([left, right]) else None
         if same is not None:
             return same if name == "Eq" else _negated(same)
+    ordered = name in ("Lt", "LtE", "Gt", "GtE")
+    alike = type(left) is type(right) and isinstance(left, (tuple, list))
+    if ordered and alike and has_traced([left, right]):
+        return _compare_in_order(name, left, right)
     if name in ("Is", "IsNot") and isinstance(left, TracedOptional) and right is None:
         return left.is_none() if name == "Is" else lift(left.present)
+    if name in _METHODS_OF:
+        return _compare_objects(name, left, right)
     if name in _COMPARED:
         return _COMPARED[name](left, right)
     found = _contains(right, left)
     if name == "In":
         return found
     return not found if not isinstance(found, Traced) else _FUNCTIONS["logical_not"](found)
+
+
+_METHODS_OF = {
+    "Eq": ("__eq__", "__eq__"), "NotEq": ("__ne__", "__ne__"), "Lt": ("__lt__", "__gt__"), "LtE": ("__le__", "__ge__"),
+    "Gt": ("__gt__", "__lt__"), "GtE": ("__ge__", "__le__"),
+}  # fmt: skip
+
+
+def _compare_objects(name: str, left: Any, right: Any) -> Any:
+    """Compare by the methods that the user wrote, if there are any, the way Python asks for them."""
+    for item, other, method in zip((left, right), (right, left), _METHODS_OF[name], strict=True):
+        own = _own_comparison(item, method)
+        result = NotImplemented if own is None else call(own, item, unwrap(other))
+        if result is not NotImplemented:
+            return result
+    if name == "NotEq" and _own(left, "__eq__") is not None:
+        return _negated(_compare_objects("Eq", left, right))
+    if type(left) is type(right) and _compares_fields(left, name):
+        names = [f.name for f in dataclasses.fields(left) if f.compare]
+        sides = [tuple(getattr(x, name) for name in names) for x in (left, right)]
+        return _compare(name, *sides)
+    return _COMPARED[name](left, right)
+
+
+def _own_comparison(item: Any, method: str) -> types.FunctionType | None:
+    """Return a comparison that the user wrote, or one that `functools.total_ordering` made of it."""
+    found = getattr(type(item), method, None)
+    if not isinstance(found, types.FunctionType) or found.__code__.co_filename == "<string>":
+        return None
+    return converted(found) if found.__module__ == "functools" else _own(item, method)
+
+
+def _compares_fields(item: Any, name: str) -> bool:
+    """Tell whether `dataclass` wrote the comparison of an object with traced fields."""
+    params = getattr(type(item), "__dataclass_params__", None)
+    wanted = params is not None and (params.eq if name in ("Eq", "NotEq") else params.order)
+    return bool(wanted) and has_traced(list(vars(item).values()))
 
 
 def _compare_sizes(name: str, left: Any, right: Any) -> bool | None:
@@ -559,6 +650,17 @@ def _size_of(x: Any) -> DimLike | None:
     return current_scope().known_dim(read(x))
 
 
+def _compare_in_order(name: str, left: Any, right: Any) -> Any:
+    """Compare two tuples or lists by their first items that differ."""
+    if not left or not right:
+        return _COMPARED[name](len(left), len(right))
+    return conditional(
+        _compare("NotEq", left[0], right[0]),
+        lambda: _compare(name, left[0], right[0]),
+        lambda: _compare_in_order(name, left[1:], right[1:]),
+    )
+
+
 def _equal_items(left: Any, right: Any) -> Any:
     """Compare two tuples or lists with traced numbers in them; None if there is anything else in them."""
     if len(left) != len(right):
@@ -575,6 +677,13 @@ def _equal_items(left: Any, right: Any) -> Any:
 
 
 def _contains(items: Any, item: Any) -> Any:
+    own = _own(items, "__contains__")
+    if own is not None:
+        return _truth(call(own, items, item))
+    if isinstance(items, range) and isinstance(item, Traced) and items:
+        low, high = sorted((items[0], items[-1]))
+        inside = _compare("GtE", item, low) & _compare("LtE", item, high)
+        return inside & _compare("Eq", (item - low) % abs(items.step), 0)
     if isinstance(items, Traced):
         return _FUNCTIONS["any"](items == item)
     if isinstance(item, Traced) and isinstance(items, (list, tuple, set, frozenset, range)):
@@ -596,10 +705,15 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
     if isinstance(fn, Undefined):
         fn.fail()
+    fn, args = _forwarded_method(fn), tuple(map(forwarded, args))
     try:
         special = _BUILTINS.get(fn)
     except TypeError:
         special = None
+    if special is not None and args:
+        own = _own(args[0], _ASKS.get(fn, ""))
+        if own is not None:
+            return call(own, *args, **kwargs)
     if special is not None:
         return special(
             *(_watched(unwrap(a)) for a in args) if special is not _isinstance else args, **kwargs
@@ -631,6 +745,20 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
     return _call_object(fn, args, kwargs)
+
+
+_ASKS = {
+    builtins.abs: "__abs__", builtins.len: "__len__", builtins.float: "__float__", builtins.int: "__int__",
+    builtins.round: "__round__", builtins.bool: "__bool__", builtins.complex: "__complex__", builtins.reversed: "__reversed__",
+}  # fmt: skip
+"""Builtins, and the methods by which they ask an object of the user's."""
+
+
+def _forwarded_method(fn: Any) -> Any:
+    """Return the method of a traced list for that of the Python list which it was."""
+    owner = getattr(fn, "__self__", None)
+    held = forwarded(owner)
+    return fn if held is owner else getattr(held, fn.__name__)
 
 
 def _stacked(array: Traced, axis: int = 0) -> Traced:
@@ -726,6 +854,55 @@ def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     return converted(fn)(*args, **kwargs)
 
 
+def _own(item: Any, name: str) -> types.FunctionType | None:
+    """Return a method that the user wrote in Python for the class of an object."""
+    found = getattr(type(item), name, None)
+    return found if isinstance(found, types.FunctionType) and _is_users(found) else None
+
+
+def _own_truth(test: Any) -> Callable[[], Any] | None:
+    for name in ("__bool__", "__len__"):
+        own = _own(test, name)
+        if own is not None:
+            return functools.partial(call, own, test)
+        if hasattr(type(test), name):
+            return None
+    return None
+
+
+TRUTH[0] = _own_truth
+
+
+def _own_text(value: Any, by_repr: bool) -> Callable[[], Any] | None:
+    if current_trace() is None or isinstance(value, (Traced, TracedText)):
+        return None
+    for name in ("__repr__",) if by_repr else ("__str__", "__repr__"):
+        found = getattr(type(value), name)
+        if name == "__repr__" and _has_traced_fields(value) and _is_generated(found):
+            return lambda: _fields_text(value)
+        own = _own(value, name)
+        if own is not None and not _is_generated(own):
+            return functools.partial(call, own, value)
+        if found is not object.__str__:
+            return None
+    return None
+
+
+def _is_generated(fn: Any) -> bool:
+    """Tell whether `dataclass` wrote a method; of `__repr__`, what is seen is a wrapper against recursion."""
+    code = getattr(getattr(fn, "__wrapped__", fn), "__code__", None)
+    return code is not None and code.co_filename == "<string>"
+
+
+def _fields_text(value: Any) -> Any:
+    fields = [f.name for f in dataclasses.fields(value) if f.repr]
+    parts = [p for n in fields for p in (", ", f"{n}=", (getattr(value, n), "", ord("r")))]
+    return TracedText.join((f"{type(value).__qualname__}(", *parts[1:], ")"))
+
+
+TEXTS[0] = _own_text
+
+
 def _is_own(fn: types.FunctionType) -> bool:
     return (getattr(fn, "__module__", None) or "").split(".")[0] == "dsl"
 
@@ -752,6 +929,8 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
         return _FUNCTIONS["empty"](
             *args[:2], **{k: v for k, v in kwargs.items() if k in ("shape", "dtype")}
         )
+    if cls is collections.deque and current_trace() is not None and len(args) < 2 and not kwargs:
+        return _as_list(args)
     if cls is np.errstate and "raise" in kwargs.values():
         raise UnsupportedError(
             "np.errstate(...='raise') has no effect on compiled code",
@@ -760,6 +939,8 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
         )
     if issubclass(cls, np.generic) and has_traced(args):
         return lift(args[0]).astype(cls) if args else cls()
+    if current_trace() is not None and _is_plain_dataclass(cls):
+        return _construct_dataclass(cls, args, kwargs)
     init = cls.__dict__.get("__init__")
     new: Any = cls.__new__
     plain = type(cls) is type and new is object.__new__ and not hasattr(cls, "__dataclass_fields__")
@@ -770,7 +951,49 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     except SourceError:
         return cls(*args, **kwargs)
     obj: Any = object.__new__(cls)
+    if is_plain_class(cls):
+        note_made(obj)
     made(obj, *args, **kwargs)
+    return obj
+
+
+def _as_list(args: Any) -> Any:
+    """Make the list that stands for a `deque` in traced code; a traced list stays one."""
+    trace = current_trace()
+    assert trace is not None
+    made = _list(*(_watched(unwrap(a)) for a in args))
+    trace.deques[id(made)] = made
+    return made
+
+
+_OF_DEQUES: dict[str, Callable[..., Any]] = {
+    "popleft": lambda items: items.pop(0),
+    "appendleft": lambda items, item: items.insert(0, item),
+    "extendleft": lambda items, more: [items.insert(0, item) for item in more] and None,
+}
+
+
+def _is_plain_dataclass(cls: Any) -> bool:
+    """Tell whether a class has the `__init__` that `dataclass` wrote, and keeps its fields in a dict."""
+    params = cls.__dict__.get("__dataclass_params__")
+    return params is not None and params.init and cls.__dictoffset__ != 0 and type(cls) is type
+
+
+def _construct_dataclass(cls: Any, args: Any, kwargs: Any) -> Any:
+    """Make a dataclass; its default factories and its `__post_init__` are called as traced code calls functions."""
+    given = inspect.signature(cls).bind_partial(*args, **kwargs).arguments
+    made = {
+        f.name: call(f.default_factory)
+        for f in dataclasses.fields(cls)
+        if f.init and f.default_factory is not dataclasses.MISSING and f.name not in given
+    }
+    obj = object.__new__(cls)
+    finish = getattr(cls, "__post_init__", None)
+    if finish is not None:
+        # `__init__` looks the method up on the instance, where this one hides that of the class.
+        vars(obj)["__post_init__"] = lambda *rest: call(finish, obj, *rest)
+    cls.__init__(obj, *args, **kwargs, **made)
+    vars(obj).pop("__post_init__", None)
     return obj
 
 
@@ -783,9 +1006,16 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     method = getattr(type(fn), "__call__", None)  # noqa: B004
     if isinstance(method, types.FunctionType) and _is_users(method):
         return call(method, fn, *args, **kwargs)
+    if isinstance(fn, np.vectorize) and (has_traced(args) or has_traced(kwargs)):
+        from dsl.frontend import folds
+
+        return folds.vectorized(fn, args, kwargs)
     owner = getattr(fn, "__self__", None)
-    if isinstance(owner, str) and has_traced(args):
-        _refuse_formatting()
+    if isinstance(owner, str) and fn.__name__ == "join" and len(args) == 1:
+        args = (list(args[0]),)
+    if isinstance(owner, str) and formatting.has_text_values((*args, *kwargs.values())):
+        method = formatting.STRING_METHODS.get(fn.__name__)
+        return formatting.refuse() if method is None else method(owner, *args, **kwargs)
     if type(owner).__module__.startswith("numpy.random") or (
         getattr(fn, "__module__", None) or ""
     ).startswith("numpy.random"):
@@ -846,10 +1076,29 @@ def _bool(*args: Any) -> Any:
     return chosen if isinstance(chosen, bool) else fresh(chosen, Kind.PYTHON)
 
 
+def _less(a: Any, b: Any) -> Any:
+    return _compare("Lt", a, b)
+
+
+def _more(a: Any, b: Any) -> Any:
+    return _compare("Gt", a, b)
+
+
+def _as_array(items: Any) -> Any:
+    """Return a traced list of numbers as an array."""
+    if isinstance(items, TracedList) and len(items.columns) == 1 and items.columns[0].ndim == 1:
+        return items.array()
+    return items
+
+
 def _extreme(
     plain: Callable[..., Any], pick: Callable[[Any, Any], Any], name: str
 ) -> Callable[..., Any]:
     def choose(*args: Any, key: Any = None, **kwargs: Any) -> Any:
+        args = tuple(map(_as_array, args))
+        if "default" in kwargs and isinstance(args[0], Traced) and key is None:
+            default = kwargs.pop("default")
+            return conditional(_len(args[0]) == 0, lambda: default, lambda: choose(args[0]))
         items = (
             list(args[0])
             if len(args) == 1 and (key is not None or not isinstance(args[0], Traced))
@@ -859,7 +1108,7 @@ def _extreme(
             return _extreme_by_key(items, key, pick, plain)
         if len(args) == 1 and isinstance(args[0], Traced):
             return _FUNCTIONS[name](args[0])
-        if not has_traced(items):
+        if _are_decided(list(items)):
             return plain(*args, **kwargs)
         if all(map(_is_python_int, items)):
             values = (read(lift(item)) for item in items)
@@ -897,18 +1146,25 @@ def _abs(x: Any) -> Any:
 
 
 def _sum(items: Any, start: Any = 0) -> Any:
+    items = _as_array(items)
     if isinstance(items, Traced) and items.ndim == 1:
         total = _FUNCTIONS["sum"](items)
         return total if isinstance(start, int) and start == 0 else total + start
-    return functools.reduce(operator.add, items, start)
+    return functools.reduce(functools.partial(_binary, "Add"), items, start)
 
 
 def _any(items: Any) -> Any:
+    items = _as_array(items)
+    if isinstance(items, Traced) and items.ndim == 1:
+        return _bool(_FUNCTIONS["any"](items))
     items = list(items)
     return _logic(_truth(items[0]), _thunks(items[1:]), False) if has_traced(items) else any(items)
 
 
 def _all(items: Any) -> Any:
+    items = _as_array(items)
+    if isinstance(items, Traced) and items.ndim == 1:
+        return _bool(_FUNCTIONS["all"](items))
     items = list(items)
     return _logic(_truth(items[0]), _thunks(items[1:]), True) if has_traced(items) else all(items)
 
@@ -939,8 +1195,57 @@ def _sorted(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
     if isinstance(items, Traced) and key is None:
         ordered = _FUNCTIONS["sort"](items)
         return list(ordered[::-1] if reverse else ordered)
-    wrapped = None if key is None else lambda x: call(key, x)
-    return sorted(items, key=wrapped, reverse=reverse)
+    if isinstance(items, TracedList) and key is None and isinstance(_as_array(items), Traced):
+        ordered = _FUNCTIONS["sort"](items.columns[0])
+        return TracedList(items.layout, [ordered[::-1].copy() if reverse else ordered])
+    if isinstance(items, TracedList):
+        return sorted(items, key=key, reverse=reverse)
+    items = list(items)
+    pairs = [(item if key is None else call(key, item), item) for item in items]
+    if _are_decided([k for k, _ in pairs]):
+        order = sorted(range(len(pairs)), key=lambda j: pairs[j][0], reverse=reverse)
+        return [pairs[j][1] for j in order]
+    return [item for _, item in _sorted_pairs(pairs, reverse)]
+
+
+def _are_decided(keys: list[Any]) -> bool:
+    """Tell whether Python can compare all keys now."""
+    return not any(has_traced(k) or OBJECTS[0].is_made(k) or _has_traced_fields(k) for k in keys)
+
+
+def _has_traced_fields(item: Any) -> bool:
+    return hasattr(type(item), "__dataclass_fields__") and has_traced(list(vars(item).values()))
+
+
+def _sorted_pairs(pairs: list[Any], reverse: bool) -> list[Any]:
+    """Sort pairs of a traced key and an item: neighbours change places, so that equal ones stay in order."""
+    if len(pairs) > _MOST_SORTED:
+        raise NonConcreteError(
+            f"sorting {len(pairs)} Python objects by keys that are known only when the compiled function runs",
+            location=here(),
+            remedy="put the items into one array and use `np.sort` or `np.argsort`",
+        )
+    pairs = list(pairs)
+    for end in range(len(pairs) - 1, 0, -1):
+        for j in range(end):
+            pairs[j], pairs[j + 1] = _in_order(pairs[j], pairs[j + 1], reverse)
+    return pairs
+
+
+_MOST_SORTED = 16
+
+
+def _in_order(a: Any, b: Any, reverse: bool) -> Any:
+    wrong = _compare("Lt", *((a[0], b[0]) if reverse else (b[0], a[0])))
+    return conditional(wrong, lambda: (b, a), lambda: (a, b))
+
+
+def _format(x: Any, spec: str = "") -> Any:
+    return TracedText.join(((x, spec, -1),))
+
+
+def _list(*args: Any) -> Any:
+    return args[0].copy() if args and isinstance(args[0], TracedList) else list(*args)
 
 
 def _isinstance(x: Any, kinds: Any) -> bool:
@@ -977,10 +1282,10 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.len: _len, builtins.range: loops.range_, builtins.enumerate: loops.enumerate_, builtins.zip: loops.zip_,
     builtins.reversed: loops.reversed_, builtins.int: _to_number(int, I64), builtins.float: _to_number(float, np.dtype(float)),
     builtins.complex: lambda *args, **kwargs: _complex(*args, **kwargs), builtins.bool: _bool, builtins.print: print_,
-    builtins.min: _extreme(min, operator.lt, "min"), builtins.max: _extreme(max, operator.gt, "max"), builtins.sum: _sum,
+    builtins.min: _extreme(min, _less, "min"), builtins.max: _extreme(max, _more, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
-    builtins.divmod: _divmod, builtins.str: _str, builtins.repr: lambda x: text_of(x, by_repr=True),
+    builtins.list: _list, builtins.format: _format, builtins.divmod: _divmod, builtins.str: _str, builtins.repr: lambda x: text_of(x, by_repr=True),
     np.ndindex: lambda *s: loops.NdIndex(tuple(s[0]) if len(s) == 1 and isinstance(s[0], tuple) else s),
     np.ndenumerate: lambda x: _ndenumerate(x),
 }  # fmt: skip
@@ -1058,5 +1363,70 @@ _math("log", lambda x, base=None: np.log(x) if base is None else np.log(x) / np.
 _math("erf", lambda x: _scipy_ufunc(types.SimpleNamespace(__name__="erf"))(x))  # type: ignore[arg-type,misc]
 _math("erfc", lambda x: _scipy_ufunc(types.SimpleNamespace(__name__="erfc"))(x))  # type: ignore[arg-type,misc]
 _math("lgamma", lambda x: _scipy_ufunc(types.SimpleNamespace(__name__="lgamma"))(x))  # type: ignore[arg-type,misc]
+_math("lcm", np.lcm)
+_math("ldexp", np.ldexp)
+_math("nextafter", np.nextafter)
+
+
+def _isclose(a: Any, b: Any, *, rel_tol: float = 1e-09, abs_tol: float = 0.0) -> Any:
+    if not has_traced((a, b, rel_tol, abs_tol)):
+        return math.isclose(a, b, rel_tol=rel_tol, abs_tol=abs_tol)
+    largest = np.maximum(np.absolute(a), np.absolute(b))
+    near = np.absolute(lift(a) - b) <= np.maximum(rel_tol * largest, abs_tol)
+    return fresh(read((lift(a) == b) | (near & np.isfinite(largest))), Kind.PYTHON)
+
+
+def _dist(p: Any, q: Any) -> Any:
+    if not has_traced((p, q)):
+        return math.dist(p, q)
+    apart = _FUNCTIONS["asarray"](p) - _FUNCTIONS["asarray"](q)
+    return fresh(read(np.sqrt(_FUNCTIONS["sum"](apart * apart))), Kind.PYTHON)
+
+
+def _prod(items: Any, *, start: Any = 1) -> Any:
+    return functools.reduce(functools.partial(_binary, "Mult"), items, start)
+
+
+def _fsum(items: Any) -> Any:
+    items = _as_array(items)
+    if not (isinstance(items, Traced) or has_traced(items := list(items))):
+        return math.fsum(items)
+    return fresh(cast(read(lift(_sum(items, 0.0))), np.dtype(float)), Kind.PYTHON)
+
+
+def _cmath(name: str, ufunc: Callable[..., Any]) -> None:
+    plain = getattr(cmath, name)
+
+    def apply(*args: Any) -> Any:
+        if not has_traced(args):
+            return plain(*args)
+        result = ufunc(*(lift(x).astype(np.complex128) for x in args))
+        return fresh(read(lift(result)), Kind.PYTHON)
+
+    _BUILTINS[plain] = apply
+
+
+for _name in ("sqrt", "exp", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh"):
+    _cmath(_name, getattr(np, _name))
+for _name in ("isnan", "isinf", "isfinite"):
+    _cmath(_name, getattr(np, _name))
+_cmath("log", lambda x, base=None: np.log(x) if base is None else np.log(x) / np.log(base))
+_cmath("phase", lambda x: _FUNCTIONS["angle"](x))
+
+
+def _fromiter(items: Any, dtype: Any, count: int = -1, **kwargs: Any) -> Any:
+    taken = list(items if count < 0 else itertools.islice(items, count))
+    return _FUNCTIONS["array"](taken, dtype=dtype)
+
+
+def _nditer(x: Any, *args: Any, **kwargs: Any) -> Any:
+    """`np.nditer(x)`: the elements one after the other, of one array that is only read."""
+    if not isinstance(x, Traced) or args or kwargs:
+        return np.nditer(x, *args, **kwargs)
+    return loops.Rows(x.reshape(-1))
+
+
+_BUILTINS.update({np.fromiter: _fromiter, np.nditer: _nditer})
+_BUILTINS.update({math.isclose: _isclose, math.dist: _dist, math.prod: _prod, math.fsum: _fsum})
 _math("isqrt", lambda x: np.floor(np.sqrt(x)).astype(np.int64))
 _ = (BOOL, Storage, indexing, ufuncs)

@@ -255,6 +255,9 @@ class Scope(Builder):
             weakref.WeakKeyDictionary()
         )
         self.attributes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self.opened: dict[
+            int, tuple[Any, Any, Any]
+        ] = {}  # containers to change, and what was in them
         self.closed = False
         self._checked: set[Any] = set()
 
@@ -395,6 +398,12 @@ class Trace:
         self.outside: dict[int, Any] = {}
         self.shared: list[tuple[Any, Any, int]] = []
         self.structures: list[tuple[Any, list[Any]]] = []
+        self.made: dict[
+            int, tuple[Any, Scope]
+        ] = {}  # instances of user's classes, and the scopes that made them
+        self.trees: dict[int, Any] = {}  # those of them that are trees everywhere
+        self.finishing = False
+        self.deques: dict[int, Any] = {}  # lists that stand for a `deque`
 
     def adopt(self, resource: Any) -> str:
         """Return the name under which nodes refer to a variable or queue."""
@@ -454,13 +463,13 @@ class Trace:
 @contextmanager
 def undone_on_error(scope: Scope) -> Iterator[None]:
     """Put attributes that code assigned in a scope back when it raises."""
-    from dsl.frontend.state import set_attribute
+    from dsl.frontend.state import put_back
 
     try:
         yield
     except BaseException:
-        for obj, name, old in scope.attributes.values():
-            set_attribute(obj, name, old)
+        for attribute in scope.attributes.values():
+            put_back(scope, *attribute)
         raise
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import DslError, UndefinedError
-from dsl.frontend.scopes import Scope, current_trace, here
+from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
-from dsl.frontend.trees import Structure, flatten, unflatten
+from dsl.frontend.trees import OBJECTS, Forward, Structure, flatten, forwarded, unflatten
 
 __all__ = ["Snapshot", "State", "Undefined", "is_mutable", "is_numeric", "refill", "set_attribute"]
 
@@ -70,7 +70,8 @@ def is_mutable(item: Any) -> bool:
     """Tell whether an object is a container whose contents can change."""
     frozen = getattr(getattr(type(item), "__dataclass_params__", None), "frozen", False)
     has_fields = hasattr(type(item), "__dataclass_fields__") and not frozen
-    return isinstance(item, (list, dict)) or has_fields or hasattr(type(item), "dsl_refill")
+    is_known = has_fields or hasattr(type(item), "dsl_refill") or OBJECTS[0].is_tree(item)
+    return isinstance(item, (list, dict)) or is_known
 
 
 def is_numeric(leaf: Any) -> bool:
@@ -129,13 +130,22 @@ class State:
     def is_assigned(self, cell: int) -> bool:
         return cell < self.assigned or cell >= len(self._names)
 
+    def put_back_others(self, scope: Scope) -> None:
+        """Undo what a scope did to attributes that are not cells yet, for the next branch to start from."""
+        for obj, name, old in scope.attributes.values():
+            if not any(obj is o and name == n for o, n in self.attributes):
+                put_back(scope, obj, name, old)
+
     def adopt_attributes(self, *scopes: Scope) -> bool:
         """Make cells of attributes that the scopes assigned, with their old values put back; tell whether there were any."""
         found = False
+        around = current_scope()
         for scope in scopes:
             for obj, name, old in scope.attributes.values():
                 if not any(obj is o and name == n for o, n in self.attributes):
-                    set_attribute(obj, name, old)
+                    put_back(scope, obj, name, old)
+                    if id(old) in scope.opened:
+                        open_attribute(around, obj, name)
                     self.attributes.append((obj, name))
                     found = True
         return found
@@ -146,7 +156,9 @@ class State:
             *self._get(),
             *(getattr(obj, name, Undefined(name)) for obj, name in self.attributes),
         ]
-        objects = [_fresh(name, item) for name, item in zip(self.names, objects, strict=True)]
+        objects = [
+            _fresh(name, forwarded(item)) for name, item in zip(self.names, objects, strict=True)
+        ]
         pairs = [flatten(item) for item in objects]
         then = [list(item) if type(item) is list else item for item in objects]
         return Snapshot(objects, [s for _, s in pairs], [leaves for leaves, _ in pairs], then)
@@ -160,6 +172,14 @@ class State:
         ):
             refill(item, structure, leaves)
         self.put(list(before.objects))
+
+    def restore_variables(self, first: Snapshot) -> None:
+        """Put back what the variables were before lists and None in them became traced."""
+        if first.leaves:
+            count = len(self._names)
+            for cell in range(count):
+                refill(first.objects[cell], first.structures[cell], first.leaves[cell])
+            self._put(list(first.objects[:count]))
 
 
 def _fresh(name: str, item: Any) -> Any:
@@ -180,6 +200,33 @@ def set_attribute(obj: Any, name: str, value: Any) -> None:
         object.__setattr__(obj, name, value)
     elif hasattr(obj, name):
         object.__delattr__(obj, name)
+
+
+def open_attribute(scope: Scope, obj: Any, name: str) -> None:
+    """Remember a list or dict that an attribute holds, and what is in it, before a scope changes it in place."""
+    held = getattr(obj, name)
+    if (id(obj), name) not in scope.attributes:
+        scope.attributes[id(obj), name] = (obj, name, held)
+        scope.opened[id(held)] = (held, *flatten(held))
+
+
+def put_back(scope: Scope, obj: Any, name: str, old: Any) -> None:
+    """Give an attribute the value that it had before a scope assigned or changed it."""
+    set_attribute(obj, name, old)
+    if id(old) in scope.opened:
+        held, leaves, structure = scope.opened[id(old)]
+        refill(held, structure, leaves)
+
+
+def change_contents(held: Any, tree: Any) -> None:
+    """Make a list or dict equal to another one, or a list stand for a traced one."""
+    if isinstance(held, dict):
+        held.clear()
+        held.update(tree)
+    elif type(held) is list:
+        held[:] = tree if type(tree) is list else [Forward(tree)]
+    else:
+        held.dsl_refill(tree)
 
 
 def refill(item: Any, structure: Structure, leaves: list[Any]) -> None:
@@ -206,19 +253,21 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
     elif isinstance(item, tuple):
         for old, new in zip(item, rebuilt, strict=True):
             _keep(old, new)
-    elif hasattr(item, "__dataclass_fields__"):
-        for name in item.__dataclass_fields__:
+    elif hasattr(item, "__dataclass_fields__") or OBJECTS[0].is_tree(item):
+        for name in getattr(item, "__dataclass_fields__", None) or vars(rebuilt):
             object.__setattr__(item, name, _keep(getattr(item, name), getattr(rebuilt, name)))
 
 
 def _keep(old: Any, new: Any) -> Any:
     """Keep the identity of a nested container, with new contents."""
-    mutable = (
-        isinstance(old, (list, dict))
-        or hasattr(old, "__dataclass_fields__")
-        or hasattr(old, "dsl_refill")
-    )
-    if type(old) is type(new) and mutable:
-        _overwrite(old, new)
-        return old
+    for held in (old, forwarded(old)):
+        mutable = (
+            isinstance(held, (list, dict))
+            or hasattr(held, "__dataclass_fields__")
+            or hasattr(held, "dsl_refill")
+            or OBJECTS[0].is_tree(held)
+        )
+        if type(held) is type(new) and mutable:
+            _overwrite(held, new)
+            return old
     return new

@@ -31,6 +31,8 @@ class TracedText:
             value, spec, conversion = part if isinstance(part, tuple) else (part, "", -1)
             if isinstance(value, (tuple, list, dict)) and has_traced(value) and not spec:
                 value, conversion = text_of(value), -1
+            elif not spec and has_text(value):
+                value, conversion = text_of(value, conversion == ord("r")), -1
             if isinstance(value, Traced):
                 shown_by = (
                     f"!{chr(conversion)}"
@@ -61,8 +63,20 @@ class TracedText:
         return TracedText.join((other, self)) if isinstance(other, str) else NotImplemented
 
 
+TEXTS: list[Callable[[Any, bool], Callable[[], Any] | None]] = [lambda value, by_repr: None]
+"""Finds how the user's class writes an object; set by the runtime."""
+
+
+def has_text(value: Any) -> bool:
+    """Tell whether an object is written by a method of the user's, or by one that `dataclass` made of traced fields."""
+    return TEXTS[0](value, False) is not None
+
+
 def text_of(value: Any, by_repr: bool = False) -> Any:
     """`str(value)`, or `repr(value)`: a `TracedText` where traced values are in it."""
+    own = TEXTS[0](value, by_repr)
+    if own is not None:
+        return own()
     if isinstance(value, Traced):
         return TracedText("{0!r}" if by_repr and value.kind is not Kind.PYTHON else "{0}", [value])
     if isinstance(value, TracedText):

@@ -12,6 +12,7 @@ import numpy as np
 
 from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, UnsupportedError
 from dsl.frontend.branches import Either
+from dsl.frontend.convert import refuse_generator
 from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import (
@@ -26,11 +27,11 @@ from dsl.frontend.scopes import (
 )
 from dsl.frontend.signature import Arguments, Leaf, Same, signature_of
 from dsl.frontend.sizes import Pattern
-from dsl.frontend.state import Undefined, is_numeric, refill, set_attribute
+from dsl.frontend.state import Undefined, is_numeric, put_back, refill
 from dsl.frontend.strides import unknown
 from dsl.frontend.text import TracedText
 from dsl.frontend.traced import Kind, Traced, lift, read
-from dsl.frontend.trees import Structure, flatten, unflatten
+from dsl.frontend.trees import Structure, flatten, forwarded, unflatten
 from dsl.frontend.views import DynamicSliced, Picked, Reshaped, Stepped, View, resolve, symbols_in
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Graph, Value
@@ -65,7 +66,9 @@ class TracedFunction:
         tuple[int, int, Location | None]
     ]  # (input, output, where): copied back into the caller's array after a successful run
     containers: list[tuple[int, Structure, list[Source]]]  # argument containers to refill
-    attributes: list[tuple[Any, str, Structure, list[Source]]]
+    attributes: list[
+        tuple[Any, str, bool, Structure, list[Source]]
+    ]  # those assigned, and those whose list or dict is changed in place
     keep: list[Any] = field(default_factory=list)
     shared: list[tuple[Any, Any, int]] = field(
         default_factory=list
@@ -126,8 +129,12 @@ class TracedFunction:
             refill(
                 arguments.bound[list(arguments.bound)[k]], structure, [deliver(s) for s in sources]
             )
-        for obj, name, structure, sources in self.attributes:
-            setattr(obj, name, unflatten(structure, [deliver(s) for s in sources]))
+        for obj, name, in_place, structure, sources in self.attributes:
+            leaves = [deliver(s) for s in sources]
+            if in_place:
+                refill(getattr(obj, name), structure, leaves)
+            else:
+                setattr(obj, name, unflatten(structure, leaves))
         structure, sources = self.result
         return unflatten(structure, [deliver(s) for s in sources])
 
@@ -268,6 +275,7 @@ def trace_call(
     fn: Callable[..., Any], arguments: Arguments, name: str, pattern: Pattern | None = None
 ) -> TracedFunction:
     """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes."""
+    refuse_generator(fn)
     trace = Trace(name)
     with tracing(trace):
         handles, inputs = _make_inputs(trace, arguments, pattern)
@@ -279,7 +287,9 @@ def trace_call(
             with undone_on_error(trace.root):
                 result = call(fn, *args, **kwargs)
         except BranchRaise as signal:
-            raise signal.error from None
+            if not signal.emitted:
+                raise signal.error from None
+            result = None
         except RecursionError:
             raise NonConcreteError(
                 f"`{name}` calls itself without end while it is traced: whether it stops depends on traced values",
@@ -455,7 +465,9 @@ def _finish(
     tree: dict[str, Any],
     before: dict[str, Any],
 ) -> TracedFunction:
+    _refuse_deques(trace, result)
     outputs = _Outputs(trace)
+    trace.finishing = True
     leaves, structure = flatten(result)
     sources = [outputs.source(leaf) for leaf in leaves]
     containers = _changed_containers(arguments, tree, before, outputs)
@@ -493,6 +505,15 @@ def _finish(
     return made
 
 
+def _refuse_deques(trace: Trace, result: Any) -> None:
+    """In traced code a list stands for a `deque`, which the caller would get."""
+    if id(result) in trace.deques:
+        raise UnsupportedError("a deque cannot be returned", remedy="return `list(...)` of it")
+    if isinstance(result, (tuple, list, dict)):
+        for item in result.values() if isinstance(result, dict) else result:
+            _refuse_deques(trace, item)
+
+
 def _input_storages(trace: Trace) -> list[tuple[int, Storage]]:
     found = {
         t.storage.origin: t.storage for t in trace.by_array.values() if t.storage.origin is not None
@@ -521,9 +542,14 @@ def _changed_attributes(trace: Trace, outputs: _Outputs) -> list[Any]:
     changed = []
     for obj, name, old in trace.root.attributes.values():
         if id(obj) in trace.outside:
-            leaves, structure = flatten(getattr(obj, name))
-            changed.append((obj, name, structure, [outputs.source(leaf) for leaf in leaves]))
-            set_attribute(obj, name, old)
+            held = getattr(obj, name)
+            in_place = id(old) in trace.root.opened and any(
+                held is each for each in (old, forwarded(old))
+            )
+            leaves, structure = flatten(held)
+            sources = [outputs.source(leaf) for leaf in leaves]
+            changed.append((obj, name, in_place, structure, sources))
+            put_back(trace.root, obj, name, old)
     return changed
 
 

@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Structure", "flatten", "leaves_with_paths", "map_leaves", "unflatten"]
+__all__ = [
+    "Forward",
+    "Structure",
+    "flatten",
+    "forwarded",
+    "leaves_with_paths",
+    "map_leaves",
+    "unflatten",
+]
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,39 @@ class Structure:
 LEAF = Structure(None)
 
 
+class Forward:
+    """The only item of a Python list that became a traced one, so that its other names find that: see `forwarded`."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+
+class Objects:
+    """Which instances of classes that the user wrote are trees of their attributes: those that a trace has made."""
+
+    def is_tree(self, tree: Any) -> bool:
+        """Tell whether an object is a tree here, and not a leaf."""
+        return False
+
+    def is_made(self, tree: Any) -> bool:
+        """Tell whether a trace has made an object."""
+        return False
+
+    def add(self, obj: Any) -> None:
+        """Note that an object was made."""
+
+
+OBJECTS: list[Objects] = [Objects()]
+"""Set by `dsl.frontend.objects`, which knows the trace."""
+
+
+def forwarded(tree: Any) -> Any:
+    """Return what stands for a list now, and anything else as it is."""
+    if type(tree) is list and len(tree) == 1 and type(tree[0]) is Forward:
+        return tree[0].target
+    return tree
+
+
 def _parts(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     """Return keys and children of a container, or None for a leaf."""
     kind = type(tree)
@@ -47,6 +88,9 @@ def _parts(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = tuple(f.name for f in dataclasses.fields(tree))
         return names, tuple(getattr(tree, n) for n in names)
+    if OBJECTS[0].is_tree(tree):
+        names = tuple(vars(tree))
+        return names, tuple(getattr(tree, n) for n in names)
     return None
 
 
@@ -56,13 +100,16 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
     return leaves, _flatten(tree, leaves)
 
 
-def _flatten(tree: Any, leaves: list[Any]) -> Structure:
+def _flatten(tree: Any, leaves: list[Any], inside: tuple[Any, ...] = ()) -> Structure:
+    tree = forwarded(tree)
     parts = _parts(tree)
-    if parts is None:
+    if parts is None or any(tree is each for each in inside):
         leaves.append(tree)
         return LEAF
+    if OBJECTS[0].is_tree(tree):
+        inside = (*inside, tree)  # an object may refer to itself
     keys, children = parts
-    return Structure(type(tree), keys, tuple(_flatten(child, leaves) for child in children))
+    return Structure(type(tree), keys, tuple(_flatten(child, leaves, inside) for child in children))
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -94,6 +141,8 @@ def _dataclass(kind: Any, values: dict[str, Any]) -> Any:
     made = object.__new__(kind)
     for name, value in values.items():
         object.__setattr__(made, name, value)
+    if not hasattr(kind, "__dataclass_fields__"):
+        OBJECTS[0].add(made)
     return made
 
 

@@ -399,7 +399,9 @@ def _reduce(
     **kwargs: Any,
 ) -> Any:
     if ufunc not in _REDUCTIONS:
-        raise UnsupportedError(f"np.{ufunc.__name__}.reduce is not supported", location=here())
+        from dsl.frontend import folds
+
+        return folds.reduce(ufunc, x, axis, dtype, out, keepdims, **kwargs)
     function = _FUNCTIONS[_REDUCTIONS[ufunc]]
     options = {"dtype": dtype} if dtype is not None else {}
     return function(x, axis=axis, out=out, keepdims=keepdims, **options, **kwargs)
@@ -407,7 +409,9 @@ def _reduce(
 
 def _accumulate(ufunc: np.ufunc, x: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
     if ufunc not in _ACCUMULATIONS:
-        raise UnsupportedError(f"np.{ufunc.__name__}.accumulate is not supported", location=here())
+        from dsl.frontend import folds
+
+        return folds.accumulate(ufunc, x, axis, dtype, out)
     if ufunc in (np.add, np.multiply):
         return _FUNCTIONS[_ACCUMULATIONS[ufunc]](x, axis=axis, dtype=dtype, out=out)
     traced = lift(x)
@@ -428,11 +432,10 @@ def _at(ufunc: np.ufunc, target: Any, indices: Any, values: Any = None) -> None:
     if ufunc is np.subtract:
         ufunc, values = np.add, -lift(values)
     if ufunc not in _SCATTER_MODES:
-        raise UnsupportedError(
-            f"np.{ufunc.__name__}.at is not supported",
-            location=here(),
-            remedy="use np.add.at or a loop",
-        )
+        from dsl.frontend import folds
+
+        folds.change_at(ufunc, handle, indices, values)
+        return
     _UFUNCS["scatter"](handle, indices, values, _SCATTER_MODES[ufunc])
 
 

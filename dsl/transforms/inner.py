@@ -21,7 +21,13 @@ from dsl.frontend.leaves import BranchRaise, info_of
 from dsl.frontend.regions import discard, region_of
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here
-from dsl.frontend.state import is_numeric, set_attribute
+from dsl.frontend.state import (
+    change_contents,
+    is_numeric,
+    open_attribute,
+    put_back,
+    set_attribute,
+)
 from dsl.frontend.traced import Kind, Traced, fresh, lift, read
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths, unflatten
 from dsl.ir.graph import Graph, Value
@@ -117,6 +123,9 @@ class Inner:
     attributes: list[tuple[Any, str, Any, Structure, list[int | None], list[Any]]] = field(
         default_factory=list
     )
+    opened: dict[int, Any] = field(
+        default_factory=dict
+    )  # lists and dicts of attributes, changed in place
 
     @property
     def args(self) -> list[Value]:
@@ -127,8 +136,13 @@ class Inner:
         for storage, k in self.written:
             storage.set(outputs[k])
         for obj, name, old, structure, places, kinds in self.attributes:
+            tree = _put_together(structure, places, kinds, outputs)
+            if old is self.opened.get(id(old)):
+                open_attribute(current_scope(), obj, name)
+                change_contents(old, tree)
+                continue
             current_scope().attributes.setdefault((id(obj), name), (obj, name, old))
-            set_attribute(obj, name, _put_together(structure, places, kinds, outputs))
+            set_attribute(obj, name, tree)
 
     def tree(self, outputs: Sequence[Value]) -> Any:
         """Return the function's result, of values of the current scope."""
@@ -224,14 +238,15 @@ def _finish(scope: Scope, leading: list[Value], leaves: list[Leaf], result: Any)
     structure, places, kinds = _take_apart(result, values)
     changed = [(item, getattr(*item[:2])) for item in scope.attributes.values()]
     attributes = [(*item, *_take_apart(tree, values)) for item, tree in changed]
-    for obj, name, old in scope.attributes.values():
-        set_attribute(obj, name, old)
+    for attribute in scope.attributes.values():
+        put_back(scope, *attribute)
     replaced = scope.suspend()
     written = [(storage, len(values) + k) for k, storage in enumerate(replaced)]
     captured = list(scope.captured)
     graph = region_of(scope, captured, [*values, *replaced.values()], leading)
     discard(scope)
-    return Inner(graph, leaves, captured, structure, kinds, places, written, attributes)
+    opened = {key: held for key, (held, _, _) in scope.opened.items()}
+    return Inner(graph, leaves, captured, structure, kinds, places, written, attributes, opened)
 
 
 def _take_apart(tree: Any, values: list[Value]) -> tuple[Structure, list[int | None], list[Any]]:

@@ -104,7 +104,7 @@ def reduceat(
     ufunc: np.ufunc, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None
 ) -> Any:
     """`ufunc.reduceat`: reduce over segments that start at `indices`; one that does not grow gives its first element."""
-    from dsl.frontend.verbs import cond, map
+    from dsl.frontend.verbs import map
 
     if dtype is not None or out is not None:
         raise UnsupportedError(f"np.{ufunc.__name__}.reduceat with dtype= or out=", location=here())
@@ -114,11 +114,7 @@ def reduceat(
 
     def segment(bounds: Any) -> Any:
         start, end = bounds
-        return cond(
-            start < end,
-            lambda: ufunc.reduce(x[start:end], axis=0),
-            lambda: x[start] + ufunc.identity * 0,
-        )
+        return ufunc.reduce(x[start : np.maximum(end, start + 1)], axis=0)
 
     result = map(segment, (starts, ends))
     return _FUNCTIONS["moveaxis"](result, 0, axis) if x.ndim > 1 else result

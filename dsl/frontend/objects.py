@@ -1,0 +1,73 @@
+"""Instances of the user's classes that a trace makes.
+
+Such an object is a leaf where it was made, and in the branches and loops inside: they change its attributes. Outside the
+region that made it there is no such object; what leaves the region is the tree of its attributes, of which a new object is
+made. A variable that is such a tree on one way and an object from before on another becomes a tree on both.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from dsl.frontend.scopes import current_trace
+from dsl.frontend.trees import OBJECTS, Objects
+
+__all__ = ["as_trees", "is_plain_class", "note_made", "was_made_here"]
+
+
+class _Made(Objects):
+    def is_tree(self, tree: Any) -> bool:
+        trace = current_trace()
+        if trace is None or id(tree) not in trace.made:
+            return False
+        _, scope = trace.made[id(tree)]
+        if id(tree) in trace.trees or trace.finishing:
+            return True
+        region = trace.scopes[-1]
+        return scope is not trace.root and (region is scope or not scope.encloses(region))
+
+    def is_made(self, tree: Any) -> bool:
+        trace = current_trace()
+        return trace is not None and id(tree) in trace.made
+
+    def add(self, obj: Any) -> None:
+        trace = current_trace()
+        if trace is not None:
+            trace.made[id(obj)] = (obj, trace.scopes[-1])
+
+
+OBJECTS[0] = _Made()
+
+
+def note_made(obj: Any) -> None:
+    """Remember an instance of a user's class that the current region makes."""
+    OBJECTS[0].add(obj)
+
+
+def was_made_here(obj: Any) -> bool:
+    """Tell whether the current region made an object, so that nothing outside knows it."""
+    trace = current_trace()
+    return trace is not None and trace.made.get(id(obj), (None, None))[1] is trace.scopes[-1]
+
+
+def as_trees(before: Any, afters: list[Any]) -> bool:
+    """Make trees of objects in variables that a block leaves as trees of the same class; tell whether there were any."""
+    trace = current_trace()
+    assert trace is not None
+    found = False
+    for cell in range(len(before.objects)):
+        ends = [(s.objects[cell], s.structures[cell]) for s in (before, *afters)]
+        for item, structure in ends:
+            is_leaf = structure.type is None and id(item) in trace.made
+            if is_leaf and any(other.type is type(item) for _, other in ends):
+                trace.trees[id(item)] = item
+                found = True
+    return found
+
+
+def is_plain_class(cls: Any) -> bool:
+    """Tell whether instances of a class are what their `__dict__` says."""
+    users = [k for k in cls.__mro__ if k is not object]
+    plain = all("__slots__" not in vars(k) for k in users) and type(cls) is type
+    return plain and cls.__new__ is object.__new__ and isinstance(cls.__init__, types.FunctionType)
