@@ -1285,7 +1285,8 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.min: _extreme(min, _less, "min"), builtins.max: _extreme(max, _more, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
-    builtins.list: _list, builtins.format: _format, builtins.divmod: _divmod, builtins.str: _str, builtins.repr: lambda x: text_of(x, by_repr=True),
+    builtins.list: _list, builtins.format: _format,
+    builtins.divmod: _divmod, builtins.str: _str, builtins.repr: lambda x: text_of(x, by_repr=True),
     np.ndindex: lambda *s: loops.NdIndex(tuple(s[0]) if len(s) == 1 and isinstance(s[0], tuple) else s),
     np.ndenumerate: lambda x: _ndenumerate(x),
 }  # fmt: skip
