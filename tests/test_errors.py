@@ -658,9 +658,11 @@ def test_unsupported_syntax(f: Any, says: list[str], at: str, remedy: str) -> No
 
 def test_unsupported_syntax_in_a_helper() -> None:
     def helper(x):
-        return [*yields(x)]
+        return writes_a_global(x)
 
-    refuse(helper, line(), error=ConversionError, base=SyntaxError, says=["`yield`"], at="yield x")
+    refuse(
+        helper, line(), error=ConversionError, base=SyntaxError, says=["`global`"], at="global KEPT"
+    )
 
 
 def test_a_try_without_traced_control_flow_is_fine() -> None:

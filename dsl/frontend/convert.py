@@ -54,9 +54,10 @@ def refuse_generator(fn: Any) -> None:
     rewriter = _Rewriter(fn.__code__.co_filename, fn.__name__, set())
     for node in ast.walk(function_tree(fn)):
         if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            what = "yield" if isinstance(node, ast.Yield) else "yield from"
             raise rewriter._error(
                 node,
-                "`yield` cannot be converted in the decorated function itself",
+                f"`{what}` cannot be converted in the decorated function itself",
                 "return the values in one array, or decorate a function that loops over the generator",
             )
 
