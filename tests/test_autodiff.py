@@ -899,6 +899,20 @@ def test_jacobian_over_trees(jacobian: Any) -> None:
     np.testing.assert_array_equal(z_by_x, np.zeros(3))
 
 
+def test_hessian_of_a_list_that_grows() -> None:
+    """Its size is known inside the loop alone, so its items take turns."""
+
+    def squares(x):
+        found = []
+        for v in x:
+            if v > 0:
+                found.append(v * v)
+        return np.array(found).sum()
+
+    x = np.array([1.0, -2.0, 3.0])
+    np.testing.assert_array_equal(dsl.hessian(squares)(x), np.diag([2.0, 0.0, 2.0]))
+
+
 def test_hessian_over_trees() -> None:
     found = dsl.hessian(lambda p: np.sum(p["a"] ** 2) * p["b"])(
         {"a": np.array([1.0, 2.0]), "b": 3.0}

@@ -20,7 +20,7 @@ from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait, get_op
 from dsl.ir.types import I64, TensorType, ValueType, scalar
 
-__all__ = ["Builder", "attr_symbols"]
+__all__ = ["Builder", "UnknownSizeError", "attr_symbols"]
 
 
 _COMBINED: dict[str, Callable[..., DimLike]] = {
@@ -34,6 +34,10 @@ _LONGEST_DIM = 80
 
 def _is_positive(dim: DimLike | None) -> bool:
     return isinstance(dim, int) and dim > 0
+
+
+class UnknownSizeError(InternalError):
+    """A size that nothing in a graph gives. Who builds on trial takes it for a refusal."""
 
 
 class Builder:
@@ -191,7 +195,7 @@ class Builder:
 
     def outer_size(self, symbol: Dim) -> Value:
         """Return the size of a symbol that this graph has not seen; builders of regions ask their parent."""
-        raise InternalError(f"nothing in graph {self.name} gives the size {symbol}")
+        raise UnknownSizeError(f"nothing in graph {self.name} gives the size {symbol}")
 
     def as_dim(self, value: Value) -> DimLike:
         """Return a rank-0 integer value as a dim: an int, an expression of known sizes, or a symbol bound to it."""

@@ -13,7 +13,7 @@ from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import Kind, fresh
 from dsl.frontend.trees import flatten, unflatten
 from dsl.ir.algebra import Algebra
-from dsl.ir.build import Builder
+from dsl.ir.build import Builder, UnknownSizeError
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Graph, Value
 from dsl.ir.ops.rules import differ
@@ -87,10 +87,10 @@ def for_all(
     """Run a graph for all items at once or, where that cannot be, for one after the other."""
     try:
         return _emitted(batch, graph, builder, args, batched, size)
-    except UnsupportedError as reason:
+    except (UnsupportedError, UnknownSizeError) as reason:
         try:
             return _emitted(batch_one_by_one, graph, builder, args, batched, size)
-        except UnsupportedError:
+        except (UnsupportedError, UnknownSizeError):
             raise reason from None
 
 

@@ -14,6 +14,7 @@ from dsl.autodiff.batching_rules.items import one_by_one
 from dsl.autodiff.batching_rules.table import Flags, Outputs, Rule, Values, refusal
 from dsl.autodiff.region import Region
 from dsl.errors import UnsupportedError
+from dsl.ir.build import UnknownSizeError
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
@@ -102,10 +103,10 @@ def or_one_by_one(rule: Rule) -> Rule:
     def attempt(a: Batching, node: Node, inputs: Values, batched: Flags, size: DimLike) -> Outputs:
         try:
             return rule(a, node, inputs, batched, size)
-        except UnsupportedError as reason:
+        except (UnsupportedError, UnknownSizeError) as reason:
             try:
                 return one_by_one(a, node, inputs, batched, size)
-            except UnsupportedError:
+            except (UnsupportedError, UnknownSizeError):
                 raise reason from None
 
     return attempt
