@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError, UnsupportedError
+from dsl.frontend.ranges import distance, is_at_most, range_of
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     _FUNCTIONS,
@@ -494,6 +495,9 @@ def _dynamic_slice(item: slice, axis: int, dim: DimLike) -> DynamicSliced | Step
     if isinstance(step, Traced):
         return _stepped_slice(item, step, axis, dim)
     b = current_scope()
+    within = _slice_within(item, step, dim)
+    if within is not None:
+        return DynamicSliced(axis, (within[0], b), within[1], step)
     n = b.size(dim)
     zero, one = b.constant(0, I64), b.constant(1, I64)
     low_limit, high_limit = (
@@ -510,6 +514,24 @@ def _dynamic_slice(item: slice, axis: int, dim: DimLike) -> DynamicSliced | Step
         )
     length = b.emit("maximum", gap, zero)
     return DynamicSliced(axis, (low, b), b.as_dim(length), step)
+
+
+def _slice_within(item: slice, step: int, dim: DimLike) -> tuple[Value, DimLike] | None:
+    """Return the start and the length of a slice whose bounds surely lie in the axis, a known distance apart."""
+    if step < 1:
+        return None
+    b = current_scope()
+    ends = [
+        0 if item.start is None else _bound(item.start),
+        dim if item.stop is None else _bound(item.stop),
+    ]
+    first, last = (cast(read(end), I64) if isinstance(end, Traced) else b.size(end) for end in ends)
+    low, high, gap = range_of(b, first), range_of(b, last), distance(b, first, last)
+    if low is None or high is None or gap is None:
+        return None
+    if not (is_at_most(0, low.low) and is_at_most(high.high, dim) and is_at_most(0, gap)):
+        return None
+    return first, gap if step == 1 else (gap + step - 1) // step
 
 
 def _stepped_slice(item: slice, step: Traced, axis: int, dim: DimLike) -> Stepped:

@@ -46,6 +46,7 @@ from dsl.frontend.leaves import (
 from dsl.frontend.loops import as_counted, trip_value
 from dsl.frontend.objects import as_trees
 from dsl.frontend.optional import TracedOptional
+from dsl.frontend.ranges import note_trips
 from dsl.frontend.regions import (
     absent_optional,
     discard,
@@ -210,6 +211,8 @@ class Loop:
         with trace.region("body") as scope:
             try:
                 run = self._enter(scope)
+                if run.trip is not None and self.trips is not None:
+                    note_trips(scope, run.trip, self.trips)
                 self._run_body(run)
                 after = with_types(self.state.snapshot())
             finally:

@@ -259,6 +259,7 @@ class Scope(Builder):
             int, tuple[Any, Any, Any]
         ] = {}  # containers to change, and what was in them
         self.closed = False
+        self.ranges: dict[Value, Any] = {}  # what is known of params that are integers
         self._checked: set[Any] = set()
 
     def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
