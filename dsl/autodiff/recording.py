@@ -13,7 +13,7 @@ carries with the number of rows in use; a trip that needs more room first double
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dsl.autodiff.flow import CUSTOM, LOOPS, is_joined
@@ -22,11 +22,11 @@ from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike, Symbol, dim_max, symbols_of
 from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.registry import get_op
+from dsl.ir.registry import get_op, placement_of
 from dsl.ir.rewrite import Rewriter, rebuild
 from dsl.ir.types import I64, TensorType, ValueType, scalar
 
-__all__ = ["spell_out"]
+__all__ = ["spell_out", "spell_out_and_follow"]
 
 _FIRST_ROWS = 64
 
@@ -34,6 +34,12 @@ _FIRST_ROWS = 64
 def spell_out(graph: Graph) -> Graph:
     """Return the graph without recorded loops and checkpoints."""
     return rebuild(graph, _rewrite)
+
+
+def spell_out_and_follow(graph: Graph) -> tuple[Graph, Callable[[Node], tuple[Node, ...]]]:
+    """Do the same, and return a function that tells what nodes became."""
+    rewriter = Rewriter(graph, _rewrite)
+    return rewriter.run(graph.results, graph.params), rewriter.became
 
 
 def _rewrite(builder: Rewriter, node: Node) -> Sequence[Value | None] | None:
@@ -71,7 +77,7 @@ class _Loop:
     def made(self, builder: Rewriter, op: str, inputs: Sequence[Value], regions: Sequence[Graph],
              types: Sequence[ValueType]) -> tuple[Value, ...]:  # fmt: skip
         """Put a loop that carries values of these types in place of the old one."""
-        attrs = {"carried": len(types)}
+        attrs = {**placement_of(self.old), "carried": len(types)}
         made = Node(
             get_op(op), tuple(inputs), attrs, tuple(types), tuple(regions), self.old.controls,
             loc=self.old.loc,

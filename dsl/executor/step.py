@@ -18,6 +18,7 @@ from dsl import events
 from dsl.codegen.cpu import token_layout as layout
 from dsl.codegen.cpu.token_layout import Error, Status
 from dsl.codegen.cpu.tokens import core
+from dsl.codegen.cpu.watch import Watched
 from dsl.errors import CancelledError, DeadlineError, DslError, InternalError
 from dsl.executor.frames import fail
 from dsl.executor.tables import Handed, Plan
@@ -69,7 +70,8 @@ class Step:
         self.words[layout.Run.TRACE] = trace is not None
         try:
             self.core.begin(self.address)
-            self._go_on()
+            with Watched(self.waiting.check):
+                self._go_on()
             return self._results()
         except BaseException:
             self.waiting.drain()

@@ -7,12 +7,13 @@ ops ask of those things, so that ops import none of them.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from dsl.errors import DeadlineError, DslError
+from dsl.errors import CancelledError, DeadlineError, DslError
 
 __all__ = ["Cancel", "Done", "Environment", "QueueLike", "Rendezvous", "VariableLike", "wait_for"]
 
@@ -78,6 +79,18 @@ class Environment:
     ) -> None:
         self.resources, self.rendezvous = resources or {}, rendezvous
         self.services, self.timeout, self.cancelled = services or {}, timeout, cancelled
+
+    def checker(self) -> Callable[[], None]:
+        """Return what raises if the step, which begins now, must end."""
+        end = None if self.timeout is None else time.monotonic() + self.timeout
+
+        def check() -> None:
+            if self.cancelled is not None and self.cancelled():
+                raise CancelledError("the step was cancelled")
+            if end is not None and time.monotonic() > end:
+                raise DeadlineError(f"the step is not done after {self.timeout:g} s")
+
+        return check
 
     def find(self, name: str) -> Any:
         """Return the variable or queue of a name."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dsl.errors import DslError
 from dsl.ir.graph import Graph, Node
 
@@ -45,9 +47,9 @@ class Partition:
     sources: tuple[Source, ...]
 
     def gather(self, args: Sequence[Any], found: Mapping[str, Sequence[Any]]) -> list[Any]:
-        """Return the results of the whole graph from the arguments and what each part returned."""
+        """Return the results of the whole graph from copies of the arguments and what each part returned."""
         return [
-            args[position] if device is None else found[device][position]
+            np.array(args[position]) if device is None else found[device][position]
             for device, position in self.sources
         ]
 

@@ -141,6 +141,10 @@ class Rewriter(Builder):
             return ()
         return tuple(dict.fromkeys(new for old in nodes for new in self._after[old]))
 
+    def became(self, node: Node) -> tuple[Node, ...]:
+        """Return the nodes that are in the place of one of the old graph, after `run`."""
+        return self._after[node]
+
     # -- for rewrites ----------------------------------------------------------------------------------------------
 
     def adopt(self, node: Node) -> Node:

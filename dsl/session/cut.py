@@ -1,6 +1,6 @@
 """The part of a graph that a step needs: what its fetches and targets reach, without going past what is fed.
 
-Out comes a graph of its own. Effects on one resource are in it in the order in which the user wrote them; an effect that
+Out comes a graph of its own, in which what autodiff made is spelled out. Effects on one resource are in it in the order in which the user wrote them; an effect that
 nothing asked for is not in it at all.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dsl.autodiff.recording import spell_out_and_follow
 from dsl.errors import FeedError
 from dsl.ir.build import Builder
 from dsl.ir.graph import Graph, Node, Value
@@ -27,7 +28,7 @@ class Cut:
 
     graph: Graph
     bound: tuple[Any, ...]
-    nodes: Mapping[Node, Node]  # what each node of the whole graph became
+    nodes: Mapping[Node, tuple[Node, ...]]  # what each node of the whole graph became
 
 
 def cut(
@@ -42,7 +43,8 @@ def cut(
         return Cut(_flat(graph, feeds, fetches, targets, bound, nodes), arrays, {})
     ordered = sorted(nodes, key=graph.root.order.__getitem__)
     made, copies = _copied(graph.name, ordered, [*feeds, *bound], fetches, targets)
-    return Cut(made, arrays, copies)
+    spelled, became = spell_out_and_follow(made)
+    return Cut(spelled, arrays, {node: became(copy) for node, copy in copies.items()})
 
 
 def _reached(

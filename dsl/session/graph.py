@@ -393,18 +393,23 @@ def group(*items: Any, name: str = "group") -> Operation:
 
 
 @contextmanager
-def control_dependencies(items: Iterable[Any]) -> Iterator[None]:
-    """What is made inside happens after the given tensors and operations. In a compiled function the order is that of the code."""
+def control_dependencies(items: Iterable[Any] | None) -> Iterator[None]:
+    """What is made inside happens after the given tensors and operations. In a compiled function the order is that of the code.
+
+    With None, what is made inside waits for nothing that blocks around this one name.
+    """
     trace = current_trace()
     if not isinstance(trace, _Building):
         yield
         return
-    waits = [n for n in node_of(list(items)) if n.op.name not in ("param", "const")]
-    trace.graph.root.waits.append(tuple(waits))
+    root, outer = trace.graph.root, trace.graph.root.waits
+    nodes = node_of([] if items is None else list(items))
+    waits = tuple(n for n in nodes if n.op.name not in ("param", "const"))
+    root.waits = [] if items is None else [*outer, waits]
     try:
         yield
     finally:
-        trace.graph.root.waits.pop()
+        root.waits = outer
 
 
 @contextmanager

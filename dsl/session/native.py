@@ -87,9 +87,8 @@ class NativeStep:
         self.claim = Claim(self.variables, self.written) if self.variables else None
         self.arrays = [v.memory for v in self.variables]  # in place: the memory stays
         self.count = len(threaded.graph.results) - len(threaded.written)
-        self.execute: Any = (
-            self._interpreted if config.backend == "interpreter" else self._compiled()
-        )
+        self.is_compiled = config.backend != "interpreter"
+        self.execute: Any = self._compiled() if self.is_compiled else self._interpreted
         self.direct = self._claimed()  # of the feeds' arrays; returns the fetches' as a tuple
 
     def _pairs(self) -> list[tuple[int, int]]:
@@ -114,8 +113,13 @@ class NativeStep:
         return found[: self.count]
 
     def run(self, feeds: Sequence[np.ndarray], environment: Environment) -> list[Any]:
-        """Run the program, alone with the variables that it writes."""
-        return list(self.direct(*feeds))
+        """Run the program, alone with the variables that it writes; it ends when the environment says so."""
+        if not self.is_compiled:
+            return list(self.direct(*feeds))
+        from dsl.codegen.cpu.watch import Watched
+
+        with Watched(environment.checker()):
+            return list(self.direct(*feeds))
 
     def _call(self) -> Callable[..., Any]:
         """Return what runs the program on the feeds' arrays, the shortest way."""

@@ -59,7 +59,7 @@ class Partial:
                 remedy="run it whole, or write branches and loops with `dsl.cond` and `dsl.while_loop`",
             )
         after = {
-            i: tuple(map(found.nodes.__getitem__, i.nodes))
+            i: tuple(new for node in i.nodes for new in found.nodes[node])
             for i in fetches
             if isinstance(i, Operation)
         }

@@ -161,7 +161,7 @@ class Session:
     """Runs steps of a graph. Safe to use from many threads.
 
     `devices` is how many CPU devices there are (`cpu:0`, `cpu:1`, ...); with `soft_placement` what asks for a device that
-    is not there runs on another one. `timeout` in seconds is for every step that waits.
+    is not there runs on another one. `timeout` in seconds is for every step.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Session:
         """Run one step and return what the fetches are, in the same structure.
 
         A fetch is a tensor, a variable, or an operation, whose value is None; a tuple, list or dict of fetches gives one of
-        values. Any tensor can be fed, in place of what the graph would compute.
+        values. Any tensor can be fed, in place of what the graph would compute; one that is fetched too is what was fed.
         """
         given = {} if feed_dict is None else feed_dict
         if not isinstance(given, Mapping):
@@ -201,7 +201,7 @@ class Session:
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
         """Return a function of the feeds, in order, that runs the step: the quick way to run one many times."""
         plan = self._plan(fetches, tuple(feed_list))
-        if isinstance(plan.step, NativeStep) and not pulse.is_on():
+        if isinstance(plan.step, NativeStep) and self.timeout is None and not pulse.is_on():
             return self._direct(plan, plan.step.direct)
 
         def call(*args: Any) -> Any:
@@ -245,8 +245,15 @@ class Session:
     def _run(self, plan: _Plan, arrays: list[np.ndarray], timeout: float | None) -> list[Any]:
         pulse.beat("a step of a session")
         if isinstance(plan.step, NativeStep):
-            return plan.step.run(arrays, _NOTHING)
+            return plan.step.run(arrays, self._limits(timeout))
         return plan.step.run(arrays, self.environment(timeout))
+
+    def _limits(self, timeout: float | None) -> Environment:
+        limit = self.timeout if timeout is None else timeout
+        return Environment(timeout=limit, cancelled=self._is_closed)
+
+    def _is_closed(self) -> bool:
+        return self.closed
 
     def environment(self, timeout: float | None, rendezvous: Any = None) -> Environment:
         """Return what the nodes of a step reach."""
@@ -282,7 +289,7 @@ class Session:
         fetched = list(map(self._fetched, leaves))
         values = list(dict.fromkeys(f for f in fetched if isinstance(f, Value)))
         targets = [n for f in fetched if isinstance(f, Operation) for n in f.nodes]
-        self.check_feeds(fed, values)
+        self.check_feeds(fed)
         made = self._made(fed, values, list(dict.fromkeys(targets)))
         places = [made.fetches.index(f) if isinstance(f, Value) else None for f in fetched]
         names = [self.name_of(value) for value in fed]
@@ -298,8 +305,8 @@ class Session:
             self.misses += 1
         return self._steps[key]
 
-    def check_feeds(self, fed: Sequence[Value], values: Sequence[Any]) -> None:
-        """Refuse what is fed twice, or fed and fetched."""
+    def check_feeds(self, fed: Sequence[Value], values: Sequence[Any] = ()) -> None:
+        """Refuse what is fed twice, or among the values."""
         for k, value in enumerate(fed):
             if value in fed[:k]:
                 raise FeedError(f"{self.name_of(value)!r} is fed twice")
@@ -459,8 +466,6 @@ class Session:
             lines.append(f"  fed with {feeds}: {how}, {_counted(made.step.graph)}")
         return "\n".join(lines)
 
-
-_NOTHING = Environment()
 
 
 def _counted(graph: ir.Graph) -> str:

@@ -154,10 +154,10 @@ def _emit_gil(module: Module) -> None:
 
 
 def _emit_poll(module: Module) -> None:
-    """`i32 dsl_poll()`: not 0 if a signal handler raised; the program should then return a status.
+    """`i32 dsl_poll()`: not 0 if a signal handler or `watch.look` raised; the program should then return a status.
 
-    Cheap: it looks every 50 ms only, and only in Python's main thread, as others receive no signals. Threads without a
-    running entry, such as those of the pool, may call it too.
+    Cheap: it looks every 50 ms only. Signals come to Python's main thread alone, and if no thread is watched the others need
+    not look. Threads without a running entry, such as those of the pool, may call it too.
     """
     f = module.function("dsl_poll", "i32", [])
     thread = f.call("ptr", "dsl_thread")
@@ -168,14 +168,25 @@ def _emit_poll(module: Module) -> None:
     with f.if_(f.compare("slt", now, field(f, thread, THREAD_DEADLINE))):
         f.ret(0)
     f.store(f.binary("add", now, POLL_EVERY), f.gep(thread, THREAD_DEADLINE))
-    with f.if_(f.compare("ne", f.call("i64", "pthread_self"), words.get(f, "main_thread"))):
+    is_main = f.compare("eq", f.call("i64", "pthread_self"), words.get(f, "main_thread"))
+    is_watched = f.compare("ne", words.load(f, "watched"), 0)
+    with f.if_(f.invert(f.either(is_main, is_watched))):
         f.ret(0)
     released = field(f, context, RELEASED)
     f.call("void", "dsl_acquire", context)
-    raised = f.call("i32", "PyErr_CheckSignals")
+    raised = f.variable("i32", 0)
+    with f.if_(is_main):
+        raised.set(f.call("i32", "PyErr_CheckSignals"))
+    with f.if_(f.both(is_watched, f.compare("eq", raised.get(), 0))):
+        found = entry_results.call_python(f, words.get(f, "watch", "ptr"), NULL, 0)
+        f.if_else(
+            f.compare("eq", found, NULL),
+            lambda: raised.set(-1),
+            lambda: f.call("void", "Py_DecRef", found),
+        )
     with f.if_(f.compare("ne", released, 0)):
         f.call("void", "dsl_release", context)
-    f.ret(raised)
+    f.ret(raised.get())
 
 
 def _emit_python(module: Module) -> None:

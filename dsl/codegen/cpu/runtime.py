@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.codegen.cpu import entry, jit, memory, pool, recipes, words
+from dsl.codegen.cpu import entry, jit, memory, pool, recipes, watch, words
 from dsl.codegen.cpu import entry_layout as layout
 from dsl.codegen.llvm import Module
 from dsl.config import config
@@ -177,6 +177,7 @@ def _objects(code: jit.Code) -> dict[str, int]:
         "set_base": numpy_api[_SET_BASE],
         "memory_handler": id(capsule) if _handler_is_known(numpy_api[_GET_HANDLER]) else 0,
         "slow": ctypes.addressof(entry.SLOW),
+        "watch": id(watch.look),
         "cache_cap": memory.cache_cap(),
         "largest": memory.largest(),
     }

@@ -23,9 +23,10 @@ NULL: Final = Value("null", "ptr")
 
 OBJECTS: Final = (
     "not_implemented", "none", "true", "array_type", "new_array", "new_scalar", "set_base", "memory_handler", "slow",
-    "cache_cap", "largest",
+    "watch", "cache_cap", "largest",
 )  # fmt: skip
-"""What `dsl_init` receives, in this order: addresses of Python objects, NumPy functions and `entry.SLOW`; two caps."""
+"""What `dsl_init` receives, in this order: addresses of Python objects, NumPy functions, `entry.SLOW` and
+`watch.look`; two caps."""
 
 RARE: Final = "nounwind noinline optnone cold"
 """Attributes of functions off the fast path: not worth LLVM's time, which is half of the runtime's otherwise."""
@@ -50,7 +51,7 @@ def _lay_out(*lines: dict[str, int]) -> tuple[dict[str, int], int]:
 
 
 PLACES, SIZE = _lay_out(
-    {"main_thread": 1, "key": 1, **dict.fromkeys(OBJECTS, 1)},
+    {"main_thread": 1, "watched": 1, "key": 1, **dict.fromkeys(OBJECTS, 1)},
     # allocator
     dict.fromkeys(["memory_lock", "in_use", "cached", "blocks", "serial", "oldest", "newest"], 1),
     {"free_lists": CLASSES, "free_counts": CLASSES},
