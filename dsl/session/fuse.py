@@ -70,7 +70,7 @@ def _undressed(graph: Graph) -> Graph:
 def _stages(graph: Graph) -> list[tuple[list[list[Node]], list[Node]]]:
     """Return parts, and nodes that stay, in an order in which all can run; constants are wherever they are read."""
     fusible = {
-        node: node.op.name != "const" and all(map(waits_for_nothing, walk(node)))
+        node: not _is_anywhere(node) and all(map(waits_for_nothing, walk(node)))
         for node in graph.nodes
     }
     waits = _late(graph, fusible, _early(graph, fusible))
@@ -88,7 +88,12 @@ def _stages(graph: Graph) -> list[tuple[list[list[Node]], list[Node]]]:
 
 def _before(node: Node) -> list[Node]:
     nodes = [*(v.node for v in node.inputs), *node.controls]
-    return [n for n in nodes if n.op.name not in ("const", "param")]
+    return [n for n in nodes if n.op.name != "param" and not _is_anywhere(n)]
+
+
+def _is_anywhere(node: Node) -> bool:
+    """Tell whether a node is a constant, which is wherever it is read; one that comes after something has its own place."""
+    return node.op.name == "const" and not node.controls
 
 
 def _early(graph: Graph, fusible: Mapping[Node, bool]) -> dict[Node, int]:
@@ -99,7 +104,7 @@ def _early(graph: Graph, fusible: Mapping[Node, bool]) -> dict[Node, int]:
         before[node] = 0
         for p in _before(node):
             before[node] |= before[p] | bits.get(p, 0)
-        if not fusible[node] and node.op.name != "const":
+        if not fusible[node] and not _is_anywhere(node):
             bits[node] = 1 << len(bits)
     return before
 
@@ -174,7 +179,7 @@ class _Fused:
         found: dict[Value, None] = {}
         for node in part:
             for value in node.inputs:
-                if value.node not in inside and value.node.op.name != "const":
+                if value.node not in inside and not _is_anywhere(value.node):
                     found[value] = None
         known = _plain_symbols(found) | _plain_symbols(v for n in part for v in n.outputs)
         for symbol in _symbols((*found, *(v for n in part for v in n.outputs))):
