@@ -15,9 +15,10 @@ from dsl.errors import ShapeError
 from dsl.frontend import looping
 from dsl.frontend.loops import Span
 from dsl.frontend.runtime import call, conditional
+from dsl.frontend.scans import scan_traced, scan_values
 from dsl.frontend.scopes import current_trace, here
-from dsl.frontend.traced import _FUNCTIONS, Traced
-from dsl.frontend.trees import flatten, map_leaves, unflatten
+from dsl.frontend.traced import Traced
+from dsl.frontend.trees import flatten
 
 __all__ = ["cond", "fold", "fori_loop", "map", "scan", "switch", "while_loop"]
 
@@ -127,7 +128,9 @@ def scan(
 ) -> tuple[Any, Any]:
     """Loop over the leading axis: `carry, y = f(carry, x)`; return the last carry and the stacked `y`s."""
     count = _length(xs, length)
-    return _scan(f, init, xs, count, reverse)
+    if current_trace() is None:
+        return scan_values(f, init, xs, count, reverse)
+    return scan_traced(lambda c, x: call(f, c, x), init, xs, count, reverse, fori_loop)
 
 
 def _length(xs: Any, length: Any) -> Any:
@@ -136,9 +139,14 @@ def _length(xs: Any, length: Any) -> Any:
         if length is None:
             raise ShapeError("scan needs `xs` or `length`", location=here(), remedy="pass length=n")
         return length
-    sizes = [
-        np.shape(leaf)[0] if not isinstance(leaf, Traced) else leaf.shape[0] for leaf in leaves
-    ]
+    shapes = [_shape(leaf) for leaf in leaves]
+    if () in shapes:
+        raise ShapeError(
+            "`xs` holds a number, which has no leading axis to loop over",
+            location=here(),
+            remedy="pass arrays; what all trips share belongs into `init` or into the function",
+        )
+    sizes = [shape[0] for shape in shapes]
     if len({s for s in sizes if isinstance(s, int)}) > 1:
         raise ShapeError(
             f"the leading axes of `xs` differ: {sorted(map(str, sizes))}",
@@ -148,55 +156,8 @@ def _length(xs: Any, length: Any) -> Any:
     return next(iter(sizes))
 
 
-def _row(xs: Any, k: Any) -> Any:
-    return map_leaves(lambda leaf: leaf[k], xs)
-
-
-def _scan(f: Function, init: Any, xs: Any, count: Any, reverse: bool) -> tuple[Any, Any]:
-    """Carry buffers of the results: written at trip `i`, of the size found by tracing the function once before the loop."""
-    if isinstance(count, int) and count == 0:
-        _, y = _apply(
-            f,
-            init,
-            map_leaves(
-                lambda leaf: (
-                    _FUNCTIONS["zeros_like"](leaf[:0].sum(0))
-                    if isinstance(leaf, Traced)
-                    else np.zeros_like(leaf[:0].sum(0))
-                ),
-                xs,
-            ),
-        )
-        return init, map_leaves(lambda leaf: _zeros((0, *_shape(leaf)), leaf), y)
-    start = count - 1 if reverse else 0
-    carry, y = _apply(f, init, _row(xs, start))
-    leaves, structure = flatten(y)
-    buffers = [_zeros((count, *_shape(leaf)), leaf) for leaf in leaves]
-    for buffer, leaf in zip(buffers, leaves, strict=True):
-        buffer[start] = leaf
-
-    def body(i: Any, state: Any) -> Any:
-        at = count - 1 - i if reverse else i
-        carry, y = _apply(f, state, _row(xs, at))
-        for buffer, leaf in zip(buffers, flatten(y)[0], strict=True):
-            buffer[at] = leaf
-        return carry
-
-    carry = (
-        fori_loop(1, count, body, carry) if not (isinstance(count, int) and count == 1) else carry
-    )
-    return carry, unflatten(structure, buffers)
-
-
 def _shape(leaf: Any) -> tuple[Any, ...]:
     return leaf.shape if isinstance(leaf, Traced) else np.shape(leaf)
-
-
-def _zeros(shape: Any, leaf: Any) -> Any:
-    dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
-    return (
-        _FUNCTIONS["zeros"](shape, dtype) if current_trace() is not None else np.zeros(shape, dtype)
-    )
 
 
 def map(f: Function, xs: Any) -> Any:
