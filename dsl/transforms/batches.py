@@ -18,7 +18,7 @@ from dsl.ir.dims import DimLike
 from dsl.ir.graph import Graph, Value
 from dsl.ir.ops.rules import differ
 from dsl.ir.types import TensorType
-from dsl.transforms.inner import Inner, Leaf, Stand, compiled, is_number, trace_inner
+from dsl.transforms.inner import Inner, Leaf, Stand, compiled, is_number, trace_inner, with_contents
 
 __all__ = ["for_all", "vmap"]
 
@@ -51,6 +51,7 @@ def _hashable(axes: Axes) -> Any:
 def _batched(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Axes, out_axes: Axes
 ) -> Any:
+    args, kwargs = _with_contents(args, in_axes), with_contents(kwargs)
     axes = _in_axes(args, kwargs, in_axes)
     size: list[DimLike] = []
 
@@ -79,6 +80,16 @@ def _batched(
     found, batched = for_all(inner.graph, scope, [*values, *inner.captured], flags, size[0])
     _put_back(inner, found, batched)
     return _results(a, inner, found, batched, size[0], out_axes)
+
+
+def _with_contents(args: tuple[Any, ...], in_axes: Axes) -> tuple[Any, ...]:
+    """Return arguments, those that are mapped over with what variables hold in the place of variables."""
+    shared = (
+        [k for k, axis in enumerate(in_axes) if axis is None]
+        if isinstance(in_axes, (tuple, list))
+        else []
+    )
+    return tuple(arg if k in shared else with_contents(arg) for k, arg in enumerate(args))
 
 
 def for_all(

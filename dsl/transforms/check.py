@@ -11,6 +11,7 @@ from dsl.compile import jit
 from dsl.errors import GradientError
 from dsl.frontend.trees import flatten, leaves_with_paths, unflatten
 from dsl.transforms.gradients import jvp, vjp
+from dsl.transforms.inner import with_contents
 
 __all__ = ["check_grads"]
 
@@ -30,8 +31,8 @@ def check_grads(
 
     >>> check_grads(lambda x: np.sin(x) * x, (np.array([0.5, 2.0]),), order=2)
     """
-    fn = jit(fn)
-    _check(fn, tuple(args), order, modes, (eps, atol, rtol), np.random.default_rng(seed), "fn")
+    fn, args = jit(fn), with_contents(tuple(args))
+    _check(fn, args, order, modes, (eps, atol, rtol), np.random.default_rng(seed), "fn")
 
 
 def _check(

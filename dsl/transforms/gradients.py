@@ -25,7 +25,16 @@ from dsl.ir.derivative import Cotangent, Part
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Value
 from dsl.ir.types import I64, TensorType, dtype_name, is_complex, is_inexact, size_of
-from dsl.transforms.inner import Inner, Leaf, compiled, is_number, kept, trace_inner, unwrapped
+from dsl.transforms.inner import (
+    Inner,
+    Leaf,
+    compiled,
+    is_number,
+    kept,
+    trace_inner,
+    unwrapped,
+    with_contents,
+)
 
 __all__ = ["grad", "jvp", "stop_gradient", "value_and_grad", "vjp"]
 
@@ -83,6 +92,7 @@ def _differentiate(
     sparse: bool,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     _check_argnums(fn, args, argnums)
+    args = with_chosen_contents(args, argnums)
     inner = trace_inner(fn, args, kwargs)
     chosen = [chosen_leaves(args, k) for k in tuple_of(argnums)]
     active = [False] * len(inner.graph.params)
@@ -117,6 +127,12 @@ def _check_argnums(fn: Any, args: tuple[Any, ...], argnums: Argnums) -> None:
                 location=here(),
                 remedy="count arguments from 0 and pass the differentiated ones by position",
             )
+
+
+def with_chosen_contents(args: tuple[Any, ...], argnums: Argnums) -> tuple[Any, ...]:
+    """Return arguments, those that are chosen with what variables hold in the place of variables."""
+    chosen = {number % len(args) for number in tuple_of(argnums)}
+    return tuple(with_contents(arg) if k in chosen else arg for k, arg in enumerate(args))
 
 
 def _name(fn: Any) -> str:
@@ -204,6 +220,7 @@ def vjp(fn: Any, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     >>> y, pull(1.0)
     (9.0, (6.0,))
     """
+    primals = with_contents(primals)
     if current_trace() is None:
         return _vjp_of_values(fn, primals, has_aux)
     inner = trace_inner(fn, primals, {})
@@ -377,12 +394,13 @@ def jvp(
     >>> jvp(lambda x: x * x, (3.0,), (1.0,))
     (9.0, 6.0)
     """
+    primals, tangents = with_contents((tuple(primals), tuple(tangents)))
     if current_trace() is None:
 
         def run(primals: Any, tangents: Any) -> Any:
             return jvp(fn, primals, tangents, has_aux)
 
-        return compiled_of(fn, ("jvp", has_aux), run)(tuple(primals), tuple(tangents))  # type: ignore[no-any-return]
+        return compiled_of(fn, ("jvp", has_aux), run)(primals, tangents)  # type: ignore[no-any-return]
     inner = trace_inner(fn, tuple(primals), {})
     scope = current_scope()
     ts = _as_tangents(inner, tuple(primals), tuple(tangents))
@@ -425,7 +443,7 @@ def stop_gradient(x: Any) -> Any:
     """
     if current_trace() is None:
         return x
-    leaves, structure = flatten(x)
+    leaves, structure = flatten(with_contents(x))
     scope = current_scope()
     made = [
         fresh(scope.emit("stop_gradient", read(leaf)), leaf.kind)

@@ -32,8 +32,19 @@ from dsl.frontend.traced import Kind, Traced, fresh, lift, read
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths, unflatten
 from dsl.ir.graph import Graph, Value
 from dsl.ir.types import ValueType
+from dsl.passes.thread_state import hoist_reads
+from dsl.variables import Variable
 
-__all__ = ["Inner", "Leaf", "Stand", "Transform", "compiled", "trace_inner", "unwrapped"]
+__all__ = [
+    "Inner",
+    "Leaf",
+    "Stand",
+    "Transform",
+    "compiled",
+    "trace_inner",
+    "unwrapped",
+    "with_contents",
+]
 
 
 def unwrapped(fn: Any) -> Any:
@@ -222,7 +233,23 @@ def trace_inner(
             result = call(fn, *inner_args, **inner_kwargs)
         except BranchRaise as signal:
             raise signal.error from None
-        return _finish(scope, leading, leaves, result)
+        made = _finish(scope, leading, leaves, result)
+    return _reading_outside(made) if trace.is_graph else made
+
+
+def _reading_outside(inner: Inner) -> Inner:
+    """Capture the contents of the variables that a function of a graph only reads: derivatives go on to the reads."""
+    (inner.graph,), variables = hoist_reads("call", (inner.graph,))
+    trace = current_trace()
+    assert trace is not None
+    inner.captured += [read(trace.resources[name].dsl_traced()) for name in variables]
+    return inner
+
+
+def with_contents(tree: Any) -> Any:
+    """Return a tree with what variables in it hold in their place."""
+    leaves, structure = flatten(tree)
+    return unflatten(structure, [x.read() if isinstance(x, Variable) else x for x in leaves])
 
 
 def _leaf(leaf: Any, path: str) -> Leaf:

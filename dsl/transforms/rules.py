@@ -23,7 +23,7 @@ from dsl.ir.build import Builder
 from dsl.ir.graph import Graph, Value
 from dsl.ir.ops.rules import differ
 from dsl.ir.types import TensorType, ValueType, is_inexact
-from dsl.transforms.inner import Inner, Stand, is_number, trace_inner, unwrapped
+from dsl.transforms.inner import Inner, Stand, is_number, trace_inner, unwrapped, with_contents
 
 __all__ = ["custom_jvp", "custom_vjp"]
 
@@ -90,6 +90,7 @@ class custom_vjp(_Custom):
 
     def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refuse_missing(self.forward, "defvjp")
+        args = with_contents(args)
         if self.depth >= _DEPTH:
             return call(self.fn, *args, **kwargs)
         primal = trace_inner(self.fn, args, kwargs)
@@ -155,6 +156,7 @@ class custom_jvp(_Custom):
                 f"`{self.fn.__name__}` has a rule of its own and takes arguments by position", location=here(),
                 remedy="leave the keywords out",
             )  # fmt: skip
+        args = with_contents(args)
         if self.depth >= _DEPTH:
             return call(self.fn, *args)
         primal = trace_inner(self.fn, args, {})

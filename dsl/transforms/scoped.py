@@ -170,9 +170,17 @@ def _is_leaf(node: Node) -> bool:
 
 
 def _has_effect(node: Node) -> bool:
+    if _only_checks(node):
+        return False
     return set(resources_of(node.op, node.regions, node.attrs)) > {RESOURCE} or (
         has_effect(node) and not joins_ranks(node)
     )
+
+
+def _only_checks(node: Node) -> bool:
+    """Tell whether all that the regions of a node do is to check something, which may be done again."""
+    effects = [effect for region in node.regions for effect in region.effects]
+    return bool(effects) and all(e.op.name == "assert" or _only_checks(e) for e in effects)
 
 
 def _check_effects(nodes: Sequence[Node], leaves: set[Value]) -> None:
