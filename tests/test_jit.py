@@ -674,6 +674,33 @@ def test_a_scan_over_nothing_returns_the_carry_and_nothing() -> None:
     assert products.shape == (0,)
 
 
+def test_a_scan_over_nothing_does_nothing() -> None:
+    count = dsl.Variable(0)
+
+    def body(carry, x):
+        count.assign_add(1)
+        return carry, x
+
+    assert dsl.jit(lambda xs: dsl.scan(body, 0.0, xs))(np.zeros(0, np.uint8))[1].dtype == np.uint8
+    assert count.value == 0
+
+
+def test_the_results_of_a_scan_have_the_dtype_that_holds_all_of_them() -> None:
+    def running(xs):
+        return dsl.scan(lambda total, x: (total + x, total), 0, xs)
+
+    for dtype in (np.float64, np.float32, np.complex64):
+        xs = np.full(3, 0.5, dtype)
+        for found in (running(xs), dsl.jit(running)(xs)):
+            assert found[0] == 1.5
+            assert (found[1].dtype, found[1].tolist()) == (dtype, [0.0, 0.5, 1.0])
+
+
+def test_a_scan_over_a_number_is_refused() -> None:
+    with pytest.raises(dsl.errors.ShapeError, match="holds a number, which has no leading axis"):
+        dsl.fold(lambda total, x: total + x, 0.0, np.ones(3))
+
+
 def test_an_array_whose_dtype_only_equals_numpys_own_is_taken() -> None:
     dtype = np.dtype(np.float64).newbyteorder("=")
     assert dtype is not np.dtype(np.float64)

@@ -1313,3 +1313,68 @@ def test_an_rnn_trains_on_two_devices_and_in_parts(keep: Callable[[Any], Any]) -
         weights.append(float(w.value))
     assert weights[0] == pytest.approx(weights[1], rel=1e-12)
     assert weights[0] != 0.5
+
+
+def test_what_another_device_waits_for_happens_once(backend: str) -> None:
+    with dsl.Graph() as graph:
+        x = dsl.placeholder(F8, name="x")
+        with dsl.device("cpu:1"):
+            first = dsl.Variable(0.0, name="first")
+            one = first.assign_add(x)
+        with dsl.control_dependencies([one]), dsl.device("cpu:0"):
+            second = dsl.Variable(0.0, name="second")
+            two = second.assign_add(1.0)
+        with dsl.control_dependencies([two]), dsl.device("cpu:1"):
+            last = first.assign_add(100.0)
+    with dsl.Session(graph, devices=2, timeout=LIMIT) as session:
+        assert session.run(last, {x: 5.0}) == 105.0
+        assert session.run(two, {x: 5.0}) == 2.0
+    assert (first.value, second.value) == (110.0, 2.0)
+
+
+def test_a_check_of_an_index_does_not_stand_in_the_way_of_a_derivative(backend: str) -> None:
+    with dsl.Graph() as graph:
+        x, p = dsl.placeholder(F8, (None,), name="x"), dsl.placeholder(np.bool_, name="p")
+        product = lambda: x[0] * x[1]
+        made = [
+            dsl.cond(p, product, lambda: 0.0),
+            dsl.fori_loop(0, 1, lambda i, total: total + product(), 0.0),
+            dsl.checkpoint(lambda x: x[0] * x[1])(x),
+        ]
+        slopes = [dsl.gradients(y, [x])[0] for y in made]
+    with dsl.Session(graph) as session:
+        for slope in slopes:
+            assert session.run(slope, {x: [2.0, 3.0], p: True}).tolist() == [3.0, 2.0]
+            with pytest.raises(IndexError, match="index 1 is out of bounds"):
+                session.run(slope, {x: [2.0], p: True})
+
+
+# -- loops over sizes that may be 0 ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 5])
+def test_a_scan_over_a_placeholder_takes_any_number_of_rows(rows: int, backend: str) -> None:
+    f: Callable[[Any, Any], Any] = lambda carry, x: (carry + x.sum(), (carry * x, x > 1))
+    count = dsl.Variable(0)
+
+    def counted(x: Any) -> Any:
+        count.assign_add(1)
+        return x.sum()
+
+    with dsl.Graph() as graph:
+        xs = dsl.placeholder(np.float32, (None, 2), name="xs")
+        forward, back = dsl.scan(f, 0, xs), dsl.scan(f, 0, xs, reverse=True)
+        total, sums = dsl.fold(lambda c, x: c + x.sum(), xs, 1.0), dsl.map(counted, xs)
+        (slope,) = dsl.gradients(total, [xs])
+    given = np.arange(2.0 * rows, dtype=np.float32).reshape(rows, 2)
+    with dsl.Session(graph) as session:
+        found = session.run([forward, back, total, slope], {xs: given})
+        assert session.run(sums, {xs: given}).shape == (rows,)
+    assert count.value == rows
+    expected = [dsl.scan(f, 0, given), dsl.scan(f, 0, given, reverse=True)]
+    for one, other in zip(found[:2], expected, strict=True):
+        assert one[0] == other[0]
+        for a, b in zip(one[1], other[1], strict=True):
+            assert (a.dtype, a.tolist()) == (b.dtype, b.tolist())
+    assert found[2] == 1.0 + given.sum()
+    assert found[3].tolist() == np.ones((rows, 2)).tolist()

@@ -870,3 +870,94 @@ def test_a_forked_child_is_not_kept_waiting_by_threads_that_it_does_not_have() -
     thread.join(LIMIT)
     assert status == 0
     assert v.read().tolist() == [1, 1, 1]
+
+
+# -- in transforms ---------------------------------------------------------------------------------------------------
+
+
+def _square(x: Any) -> Any:
+    return (x * x).sum()
+
+
+@dsl.custom_vjp
+def _with_vjp(x: Any) -> Any:
+    return _square(x)
+
+
+_with_vjp.defvjp(lambda x: (_square(x), x), lambda x, g: (2.0 * g * x,))
+
+
+@dsl.custom_jvp
+def _with_jvp(x: Any) -> Any:
+    return _square(x)
+
+
+_with_jvp.defjvp(lambda p, t: (_square(p[0]), 2.0 * (p[0] * t[0]).sum()))
+
+DOUBLES: dict[str, Callable[[Any], Any]] = {  # each is twice what the variable holds
+    "grad": lambda v: dsl.grad(_square)(v),
+    "value_and_grad": lambda v: dsl.value_and_grad(lambda p: _square(p["w"]))({"w": v})[1]["w"],
+    "vjp": lambda v: dsl.vjp(_square, v)[1](1.0)[0],
+    "jvp": lambda v: dsl.jvp(lambda x: x * x, (v,), (np.ones(3),))[1],
+    "a tangent": lambda v: dsl.jvp(lambda x: 2.0 * x, (np.ones(3),), (v,))[1],
+    "jacrev": lambda v: dsl.jacrev(lambda x: x * x)(v).sum(0),
+    "hessian": lambda v: dsl.hessian(lambda x: (x**3).sum())(v).sum(0) / 3.0,
+    "vmap": lambda v: dsl.vmap(lambda x: 2.0 * x)(v),
+    "vmap of what reads it": lambda v: dsl.vmap(lambda x: x * v)(np.full(2, 2.0))[0],
+    "custom_vjp": lambda v: dsl.grad(_with_vjp)(v),
+    "custom_jvp": lambda v: dsl.grad(_with_jvp)(v),
+    "checkpoint": lambda v: dsl.checkpoint(lambda x: 2.0 * x)(v),
+}
+
+
+@pytest.mark.parametrize("double", DOUBLES.values(), ids=DOUBLES)
+def test_a_variable_as_an_argument_of_a_transform_is_what_it_holds(double: Any) -> None:
+    v = dsl.Variable(np.ones(3))
+    with dsl.Graph() as graph:
+        made = double(v)
+    session, compiled = dsl.Session(graph), dsl.jit(lambda: double(v))
+    for value in (1.0, 3.0):
+        v.assign(value)
+        for found in (double(v), compiled(), session.run(made)):
+            np.testing.assert_allclose(found, np.full(3, 2.0 * value))
+
+
+LOSSES: dict[str, Callable[[Any], Any]] = {  # each is the sum of the squares
+    "an argument of checkpoint": lambda v: dsl.checkpoint(_square)(v),
+    "read in checkpoint": lambda v: dsl.checkpoint(lambda x: x * _square(v))(1.0),
+    "read in a loop in checkpoint": lambda v: dsl.checkpoint(
+        lambda x: dsl.fori_loop(0, 2, lambda i, s: s + x * _square(v), 0.0)
+    )(0.5),
+    "custom_vjp": _with_vjp,
+    "custom_jvp": _with_jvp,
+    "read in vmap": lambda v: dsl.vmap(lambda x: x * _square(v))(np.array([0.25, 0.75])).sum(),
+    "read in grad": lambda v: dsl.grad(lambda x: x * _square(v))(1.0),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_derivatives_reach_variables_through_transforms(loss: Any) -> None:
+    v = dsl.Variable(np.array([1.0, 2.0]))
+    with dsl.Graph() as graph:
+        value = loss(v)
+        slopes = dsl.gradients(value, [v])
+        train = dsl.optim.SGD(0.25).minimize(value)
+
+    @dsl.jit
+    def compiled() -> Any:
+        value = loss(v)
+        return value, dsl.gradients(value, [v])[0]
+
+    for found in (dsl.Session(graph).run((value, slopes[0])), compiled()):
+        assert found[0] == 5.0
+        assert found[1].tolist() == [2.0, 4.0]
+    dsl.Session(graph).run(train)
+    assert v.value.tolist() == [0.5, 1.0]
+
+
+def test_no_derivative_goes_through_stop_gradient_of_a_variable() -> None:
+    v = dsl.Variable(3.0)
+    with dsl.Graph() as graph:
+        slopes = dsl.gradients(v * dsl.stop_gradient(v), [v])
+    assert dsl.Session(graph).run(slopes) == [3.0]
+    assert dsl.jit(lambda: dsl.gradients(v * dsl.stop_gradient(v), [v])[0])() == 3.0

@@ -86,8 +86,12 @@ class _Placed:
         }
 
     def run(self, args: Sequence[Any], environment: Environment) -> list[Any]:
-        found: list[Any] = run_parts(self.partition, args, self.devices, self._run_one, environment)
-        return found
+        """Run a step; where a rendezvous is given, as to partial runs, tokens may come from outside of it."""
+        outside = environment.rendezvous
+        run = functools.partial(run_parts, self.partition, args, self.devices, self._run_one)
+        if outside is None:
+            return run(environment)  # type: ignore[no-any-return]
+        return self.partition.gather(args, run(environment, outside))
 
     def _run_one(
         self, graph: Graph, args: Sequence[Any], environment: Environment

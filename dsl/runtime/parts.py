@@ -46,8 +46,8 @@ def run_parts(
 ) -> Any:
     """Run a step and return its results in the order of the graph's.
 
-    The environment's `timeout` and `cancelled` hold for the step as a whole; its rendezvous is not used. With a `rendezvous` to
-    other processes, the parts are those of this one, and what each returned comes back by device.
+    The environment's `timeout` and `cancelled` hold for the step as a whole; its rendezvous is not used. With a `rendezvous`, to
+    other processes say, the parts need not send all that they wait for, and what each returned comes back by device.
     """
     _check_devices(partition, devices)
     if rendezvous is None:

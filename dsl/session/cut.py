@@ -1,7 +1,7 @@
 """The part of a graph that a step needs: what its fetches and targets reach, without going past what is fed.
 
-Out comes a graph of its own, in which what autodiff made is spelled out. Effects on one resource are in it in the order in which the user wrote them; an effect that
-nothing asked for is not in it at all.
+Out comes a graph of its own, in which what autodiff made is spelled out. Effects on one resource are in it in the order in
+which the user wrote them; an effect that nothing asked for is not in it at all.
 """
 
 from __future__ import annotations

@@ -467,7 +467,6 @@ class Session:
         return "\n".join(lines)
 
 
-
 def _counted(graph: ir.Graph) -> str:
     count = len(graph.nodes)
     return f"{count} node" if count == 1 else f"{count} nodes"
