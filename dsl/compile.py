@@ -27,7 +27,7 @@ from dsl.config import config, launched_rank
 from dsl.errors import ConfigError, DeviceError, DslError, NanError, UnsupportedError
 from dsl.frontend import functions, library
 from dsl.frontend.runtime import call as call_traced
-from dsl.frontend.scopes import current_trace
+from dsl.frontend.scopes import current_trace, device_of_calls
 from dsl.frontend.signature import Arguments, Leaf, Signature, is_on_device
 from dsl.frontend.sizes import Family, Pattern, what_changed
 from dsl.frontend.tracing import TracedFunction, trace_call
@@ -140,7 +140,12 @@ class CacheInfo(NamedTuple):
 
 
 class Compiled(Generic[P, R]):
-    """A function that is traced, improved and run as a dataflow graph. Made by `dsl.jit`."""
+    """A function that is traced, improved and run as a dataflow graph. Made by `dsl.jit`.
+
+    >>> double = jit(lambda x: 2 * x)
+    >>> double(3), double.cache_info().entries
+    (6, 1)
+    """
 
     def __init__(
         self,
@@ -168,6 +173,7 @@ class Compiled(Generic[P, R]):
         self._builtins = _Builtins(types.MethodType(Compiled.__call__, self), signature)
         self._timed = _Builtins(self._call, signature, timed=True)
         self._untimed: list[tuple[Direct, bool]] = []  # those that have no clocks yet
+        self._elsewhere: dict[str, Compiled[P, R]] = {}  # the same, where `with dsl.device` says
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Describe the arguments, find or make the graph for them, run it.
@@ -178,10 +184,24 @@ class Compiled(Generic[P, R]):
             return self._fn(*args, **kwargs)
         if current_trace() is not None:
             return self.dsl_inline(args, kwargs)  # type: ignore[no-any-return]
+        if device_of_calls() is not None and self._here() is not self:
+            return self._here()(*args, **kwargs)
         if events.LOG is not None:
             with events.span("call", self._name, self._place):
                 return self._profiled(*args, **kwargs)  # type: ignore[no-any-return]
         return self._call(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def _here(self) -> Compiled[P, R]:
+        """Return this function for the GPU that `with dsl.device` around the call names, if one does."""
+        name = device_of_calls()
+        if name is None or DeviceName.parse(name).kind in (None, "cpu"):
+            return self
+        if self._options.get("device") or "default_device" in self._options:
+            return self
+        with self._lock:
+            if name not in self._elsewhere:
+                self._elsewhere[name] = Compiled(self._fn, **self._options, default_device=name)
+            return self._elsewhere[name]
 
     @functools.cached_property
     def _place(self) -> Location | None:
@@ -384,8 +404,9 @@ class Compiled(Generic[P, R]):
             return _on_gpu(traced, graph, arguments, device)
         if any(map(_needs_tokens, graph.walk())):
             return _by_tokens(traced, graph)
-        if config.device is not None and self._options.get("device") is None:
-            device = _device(config.device, arguments)
+        default = self._options.get("default_device", config.device)
+        if default is not None and self._options.get("device") is None:
+            device = _device(default, arguments)
             if device is not None:
                 return _on_gpu(traced, graph, arguments, device)
         if config.backend == "interpreter":
@@ -437,6 +458,8 @@ class Compiled(Generic[P, R]):
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Compile for these arguments without running, and return what was made."""
+        if self._here() is not self:
+            return self._here().lower(*args, **kwargs)
         arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
         return self._entry(arguments, args, kwargs)[0]
 

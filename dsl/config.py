@@ -228,7 +228,12 @@ OPTIONS: dict[str, Option[Any]] = {}
 
 
 class Config:
-    """The options in force. There is one instance, `dsl.config`."""
+    """The options in force. There is one instance, `dsl.config`.
+
+    >>> with config.override(num_threads=1):
+    ...     config.num_threads
+    1
+    """
 
     logs = Option(
         TOPIC_LIST, frozenset(), "Topics to log to stderr, `all`, or `help` for the list of topics."

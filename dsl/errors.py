@@ -24,7 +24,12 @@ class _Located(Protocol):
 
 
 class DslError(Exception):
-    """A mistake in the user's program, with its place and what to do about it."""
+    """A mistake in the user's program, with its place and what to do about it.
+
+    >>> print(DslError("the loss is not a number", remedy="lower the learning rate"))
+    the loss is not a number
+    Fix: lower the learning rate
+    """
 
     def __init__(self, message: str, *, location: _Located | None = None, remedy: str = "") -> None:
         self.message, self.location, self.remedy = message, location, remedy

@@ -26,7 +26,11 @@ def num_threads(limit: int) -> Generator[None]:
 
 
 def cache_stats() -> CacheStats:
-    """Return how often this process compiled code with LLVM, and how often it found code in memory or on disk."""
+    """Return how often this process compiled code with LLVM, and how often it found code in memory or on disk.
+
+    >>> cache_stats().llvm_compiles >= 0
+    True
+    """
     from dsl.codegen.cpu import jit
 
     return jit.stats()

@@ -61,7 +61,12 @@ def kernel(fn: Any = None, /, *, out: Any = None, boundscheck: bool | None = Non
 
 
 class Kernel(Compiled[Any, Any]):
-    """A user's kernel: called on arrays it runs at once, in a compiled function it becomes part of that."""
+    """A user's kernel: called on arrays it runs at once, in a compiled function it becomes part of that.
+
+    >>> clipped = kernel(lambda x: 1.0 if x > 1.0 else x)
+    >>> isinstance(clipped, Kernel), clipped(np.array([0.5, 2.0]))
+    (True, array([0.5, 1. ]))
+    """
 
     def __new__(cls, definition: _Definition) -> Kernel:
         """Each kernel has a class of its own: `Compiled` puts the built-in that takes its calls there."""

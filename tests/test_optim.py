@@ -862,3 +862,8 @@ def test_minimize_takes_a_function() -> None:
 @pytest.mark.parametrize("name", ["", ".clipping", ".optimizer", ".rows", ".rules", ".schedules"])
 def test_examples_in_docstrings(name: str) -> None:
     assert doctest.testmod(importlib.import_module(f"dsl.optim{name}")).failed == 0
+
+
+def test_a_clip_that_is_no_function_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"`clip` is a function of the gradients, got 0\.5"):
+        SGD(0.1).minimize(lambda w: w * w, clip=0.5)  # type: ignore[arg-type]

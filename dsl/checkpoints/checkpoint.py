@@ -49,6 +49,12 @@ def restore(path: Path, like: Any = None, strict: bool = True) -> Any:
     what else the file has is left out.
 
     While a graph is built, returns the operation that assigns to the variables of `like` when a session runs it.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> save(path, {"w": np.arange(3.0), "epoch": 7})
+    >>> restore(path)
+    {'w': array([0., 1., 2.]), 'epoch': 7}
     """
     if is_building():
         from dsl.session.files import restore_node

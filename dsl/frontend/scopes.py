@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,10 @@ __all__ = [
     "Scope",
     "Storage",
     "Trace",
+    "calls_on",
     "current_scope",
     "current_trace",
+    "device_of_calls",
     "here",
     "tracing",
 ]
@@ -474,8 +477,30 @@ def undone_on_error(scope: Scope) -> Iterator[None]:
         raise
 
 
+_calls_on: ContextVar[str | None] = ContextVar("calls_on", default=None)
+
+
+@contextmanager
+def calls_on(device: str | None) -> Iterator[None]:
+    """Let functions that are called in the block, and say nothing themselves, run on a device."""
+    token = _calls_on.set(device)
+    for listener in LISTENERS:
+        listener(1)
+    try:
+        yield
+    finally:
+        _calls_on.reset(token)
+        for listener in LISTENERS:
+            listener(-1)
+
+
+def device_of_calls() -> str | None:
+    """Return the device of the innermost `calls_on`."""
+    return _calls_on.get()
+
+
 LISTENERS: list[Callable[[int], None]] = []
-"""Told 1 when a trace begins and -1 when it ends."""
+"""Told 1 when a trace, or a block of `calls_on`, begins and -1 when it ends."""
 
 
 @contextmanager

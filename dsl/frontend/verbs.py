@@ -41,7 +41,11 @@ def _apply(fn: Function, *args: Any) -> Any:
 
 
 def switch(index: Any, branches: list[Function], *operands: Any) -> Any:
-    """Return `branches[index](*operands)`; an index out of range is clamped to it."""
+    """Return `branches[index](*operands)`; an index out of range is clamped to it.
+
+    >>> switch(1, [lambda x: x, lambda x: -x], 3)
+    -3
+    """
     first, *rest = branches
     if not rest:
         return _apply(first, *operands)
@@ -126,7 +130,11 @@ def fori_loop(lower: Any, upper: Any, body_fn: Function, init: Any) -> Any:
 def scan(
     f: Function, init: Any, xs: Any = None, length: Any = None, reverse: bool = False
 ) -> tuple[Any, Any]:
-    """Loop over the leading axis: `carry, y = f(carry, x)`; return the last carry and the stacked `y`s."""
+    """Loop over the leading axis: `carry, y = f(carry, x)`; return the last carry and the stacked `y`s.
+
+    >>> scan(lambda total, x: (total + x, total), 0, np.array([1, 2, 3]))
+    (np.int64(6), array([0, 1, 3]))
+    """
     count = _length(xs, length)
     if current_trace() is None:
         return scan_values(f, init, xs, count, reverse)
@@ -161,10 +169,18 @@ def _shape(leaf: Any) -> tuple[Any, ...]:
 
 
 def map(f: Function, xs: Any) -> Any:
-    """Apply `f` to each item along the leading axis and stack the results."""
+    """Apply `f` to each item along the leading axis and stack the results.
+
+    >>> map(lambda x: x.sum(), np.ones((2, 3)))
+    array([3., 3.])
+    """
     return scan(lambda carry, x: (carry, _apply(f, x)), (), xs)[1]
 
 
 def fold(f: Function, xs: Any, init: Any) -> Any:
-    """Return the carry after `carry = f(carry, x)` for each item along the leading axis."""
+    """Return the carry after `carry = f(carry, x)` for each item along the leading axis.
+
+    >>> float(fold(lambda total, x: 10 * total + x, np.array([1.0, 2.0, 3.0]), 0.0))
+    123.0
+    """
     return scan(lambda carry, x: (_apply(f, carry, x), ()), init, xs)[0]

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from dsl import numpy as dnp
+from dsl.errors import UnsupportedError
+from dsl.frontend.scopes import here
 from dsl.optim.leaves import as_dtype, flatten_gradients, map_gradients
 from dsl.optim.rows import Rows
 
@@ -34,6 +36,16 @@ def clip_by_norm(grads: Any, max_norm: Any) -> Any:
     {'w': array([1.5, 2. ]), 'b': array([1.])}
     """
     return map_gradients(lambda g: g * _factor(np.sqrt(_squares(g)), max_norm, g.dtype), grads)
+
+
+def check_clip(clip: Any) -> None:
+    """Refuse what is given for `clip` and cannot be called."""
+    if clip is not None and not callable(clip):
+        raise UnsupportedError(
+            f"`clip` is a function of the gradients, got {clip!r}",
+            location=here(),
+            remedy=f"write `clip=lambda grads: dsl.optim.clip_by_global_norm(grads, {clip!r})`",
+        )
 
 
 def clip_by_global_norm(grads: Any, max_norm: Any) -> Any:

@@ -21,6 +21,7 @@ from dsl.frontend.runtime import call
 from dsl.frontend.scopes import here
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import unflatten
+from dsl.optim.clipping import check_clip
 from dsl.optim.graphs import minimize_tensor
 from dsl.optim.leaves import (
     as_dtype,
@@ -158,6 +159,7 @@ class Optimizer(ABC):
         With a tensor of a graph for `loss`, it returns the operation that changes the variables it depends on, those of
         `variables` or all that are trainable.
         """
+        check_clip(clip)
         if isinstance(loss, Traced):
             return minimize_tensor(self, loss, variables, clip)
         if not callable(loss):

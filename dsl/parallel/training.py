@@ -18,6 +18,7 @@ from dsl.frontend.trees import flatten, leaves_with_paths
 from dsl.ir.ops.state import known_error
 from dsl.mpi.agreement import agree
 from dsl.mpi.pulse import beat
+from dsl.optim.clipping import check_clip
 from dsl.optim.optimizer import Optimizer, State
 from dsl.parallel.collectives import broadcast, size
 from dsl.parallel.gradients import BUCKET, reduce_gradients
@@ -48,6 +49,7 @@ class DataParallel:
         clip: Callable[[Any], Any] | None = None, bucket_bytes: int = BUCKET, seed: int | None = None,
         sparse: bool = False,
     ) -> None:  # fmt: skip
+        check_clip(clip)
         self.loss, self.optimizer, self.has_aux, self.clip = loss, optimizer, has_aux, clip
         self.bucket_bytes, self.seed, self.sparse = bucket_bytes, seed, sparse
         self.compiled = self._compiled()

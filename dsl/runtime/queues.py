@@ -245,6 +245,11 @@ class RandomShuffleQueue(Queue):
     """A uniformly random element first. While the queue is open, `min_after_dequeue` elements stay, to be mixed with.
 
     With a `seed`, the same calls in the same order give the same elements.
+
+    >>> queue = RandomShuffleQueue(10, 0, np.int64, (), seed=1)
+    >>> queue.enqueue_many([1, 2, 3])
+    >>> sorted(queue.dequeue_many(3).tolist())
+    [1, 2, 3]
     """
 
     def __init__(
@@ -266,6 +271,13 @@ class PaddingFIFOQueue(Queue):
     """First in, first out, of arrays whose sizes differ: `None` in a shape is any size.
 
     A batch has the largest size of its elements there, and zeros where an element has none of its own.
+
+    >>> queue = PaddingFIFOQueue(10, np.int64, (None,))
+    >>> queue.enqueue([1, 2])
+    >>> queue.enqueue([3])
+    >>> queue.dequeue_many(2)
+    array([[1, 2],
+           [3, 0]])
     """
 
     _rows_own_memory = False
@@ -289,6 +301,12 @@ class PriorityQueue(Queue):
     """The smallest priority first; of equal ones, first in, first out.
 
     An element is the priority, an int, and then the components: `(3, x)`; with names, the entry `"priority"`.
+
+    >>> queue = PriorityQueue(10, [np.float64], [()])
+    >>> queue.enqueue((3, 0.5))
+    >>> queue.enqueue((1, 1.5))
+    >>> queue.dequeue()
+    (np.int64(1), np.float64(1.5))
     """
 
     def __init__(

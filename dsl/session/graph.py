@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import (
+    DeviceError,
     DslError,
     FeedError,
     NonConcreteError,
@@ -25,9 +26,10 @@ from dsl.errors import (
     UnsupportedError,
 )
 from dsl.frontend import scopes
-from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here
+from dsl.frontend.scopes import Scope, Storage, Trace, calls_on, current_scope, current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, supported_dtype
 from dsl.frontend.trees import flatten, unflatten
+from dsl.ir.devices import DeviceName
 from dsl.ir.dims import DimLike, Symbol
 from dsl.ir.graph import Attrs, Node, Value
 from dsl.ir.graph import Graph as Dataflow
@@ -48,7 +50,15 @@ _serial = itertools.count(1)
 
 
 class Operation:
-    """Something that a step does and that has no value: `session.run(operation)` does it and returns None."""
+    """Something that a step does and that has no value: `session.run(operation)` does it and returns None.
+
+    >>> import dsl
+    >>> queue = dsl.FIFOQueue(3, np.int64, ())
+    >>> with Graph() as graph:
+    ...     put = queue.enqueue(7)
+    >>> dsl.Session(graph).run(put), int(queue.dequeue())
+    (None, 7)
+    """
 
     def __init__(self, graph: Graph, nodes: tuple[Node, ...], name: str) -> None:
         self.graph, self.nodes, self.name = graph, nodes, name
@@ -220,6 +230,8 @@ class Graph:
         return self._trace.root
 
     def __enter__(self) -> Graph:
+        if (around := scopes.device_of_calls()) is not None:
+            self._trace.devices.append(around)
         scopes.begin(self._trace)
         return self
 
@@ -230,6 +242,8 @@ class Graph:
         trace: TracebackType | None,
     ) -> None:
         scopes.end()
+        if scopes.device_of_calls() is not None:
+            self._trace.devices.pop()
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -327,7 +341,15 @@ def the_graph(what: str) -> tuple[Graph, _Building]:
 def placeholder(
     dtype: Any, shape: int | Sequence[int | None] = (), name: str | None = None
 ) -> Traced:
-    """Return a tensor that every step feeds; a size of None is any."""
+    """Return a tensor that every step feeds; a size of None is any.
+
+    >>> import dsl
+    >>> with Graph() as graph:
+    ...     x = placeholder(np.float64, (None, 2), name="x")
+    ...     total = x.sum()
+    >>> float(dsl.Session(graph).run(total, {x: [[1, 2], [3, 4]]}))
+    10.0
+    """
     graph, trace = the_graph("a placeholder")
     label = _unique(graph, name or "placeholder")
     dims = tuple(_dim(n, f"{label}_{axis}") for axis, n in enumerate(_axes(shape)))
@@ -385,7 +407,16 @@ def node_of(item: Any) -> tuple[Node, ...]:
 
 
 def group(*items: Any, name: str = "group") -> Operation:
-    """Return an operation that does all that the given tensors and operations stand for."""
+    """Return an operation that does all that the given tensors and operations stand for.
+
+    >>> import dsl
+    >>> with Graph() as graph:
+    ...     v, w = dsl.Variable(0), dsl.Variable(0)
+    ...     both = group(v.assign_add(1), w.assign_add(2))
+    >>> dsl.Session(graph).run(both)
+    >>> int(v.value), int(w.value)
+    (1, 2)
+    """
     graph, _ = the_graph("a group of operations")
     made = Operation(graph, tuple(dict.fromkeys(node_of(items))), _unique(graph, name))
     graph.operations[made.name] = made
@@ -397,6 +428,14 @@ def control_dependencies(items: Iterable[Any] | None) -> Iterator[None]:
     """What is made inside happens after the given tensors and operations. In a compiled function the order is that of the code.
 
     With None, what is made inside waits for nothing that blocks around this one name.
+
+    >>> import dsl
+    >>> with Graph() as graph:
+    ...     v = dsl.Variable(1.0)
+    ...     with control_dependencies([v.assign(v * 2)]):
+    ...         after = v.read()
+    >>> float(dsl.Session(graph).run(after))
+    2.0
     """
     trace = current_trace()
     if not isinstance(trace, _Building):
@@ -414,15 +453,22 @@ def control_dependencies(items: Iterable[Any] | None) -> Iterator[None]:
 
 @contextmanager
 def device(name: str | None) -> Iterator[None]:
-    """What is made inside runs on a device: `"cpu:1"`, `"/rank:1/cpu:0"`, or a part of such a name."""
-    from dsl.ir.devices import DeviceName
+    """What is made inside runs on a device: `"cpu:1"`, `"/rank:1/cpu:0"`, or a part of such a name.
 
+    In a graph and in compiled functions those are nodes. Outside it is what is called in the block: compiled functions that
+    name no device themselves run on `"cuda:0"`, or `"cuda-emulator:0"`, and graphs that are built have their nodes there.
+
+    >>> import dsl
+    >>> double = dsl.jit(lambda x: 2 * x)
+    >>> with device("cuda-emulator:0"):
+    ...     double(np.ones(2))
+    array([2., 2.])
+    """
     trace = current_trace()
     if trace is None:
-        raise UnsupportedError(
-            "`dsl.device` places nodes, and none are being made", location=here(),
-            remedy="use it in a function under `dsl.jit`, or inside `with graph:`",
-        )  # fmt: skip
+        with calls_on(_device_of_calls(name)):
+            yield
+        return
     if name is not None and not isinstance(name, str):
         raise NonConcreteError(
             "the name of a device depends on a traced value", location=here(),
@@ -436,9 +482,34 @@ def device(name: str | None) -> Iterator[None]:
         trace.devices[:] = before
 
 
+def _device_of_calls(name: str | None) -> str | None:
+    wanted = DeviceName() if name is None else DeviceName.parse(name)
+    if wanted.rank is not None:
+        raise UnsupportedError(
+            f"`dsl.device({name!r})` places nodes, and none are being made", location=here(),
+            remedy="use it in a function under `dsl.jit`, or inside `with graph:`",
+        )  # fmt: skip
+    if wanted.kind not in (None, "cpu", "cuda", "cuda-emulator"):
+        raise DeviceError(
+            f"functions cannot be called on the device {name!r}", location=here(),
+            remedy="say 'cpu', 'cuda:0' or 'cuda-emulator:0'",
+        )  # fmt: skip
+    return None if name is None else str(wanted)
+
+
 @contextmanager
 def colocate_with(item: Any) -> Iterator[None]:
-    """What is made inside runs where a tensor, variable or operation is."""
+    """What is made inside runs where a tensor, variable or operation is.
+
+    >>> import dsl
+    >>> with Graph() as graph:
+    ...     with device("cpu:1"):
+    ...         v = dsl.Variable(1.0)
+    ...     with colocate_with(v):
+    ...         y = v + 1.0
+    >>> float(dsl.Session(graph, devices=2).run(y))
+    2.0
+    """
     trace = current_trace()
     if trace is None:
         raise UnsupportedError("`dsl.colocate_with` places nodes", location=here())

@@ -58,6 +58,11 @@ class Partial:
                 "a partial run of a graph in the flat form",
                 remedy="run it whole, or write branches and loops with `dsl.cond` and `dsl.while_loop`",
             )
+        if self.session.spans_ranks(found.graph):
+            raise UnsupportedError(
+                "a partial run of a step over several ranks",
+                remedy="run the step whole, or leave devices of other ranks out of what it needs",
+            )
         after = {
             i: tuple(new for node in i.nodes for new in found.nodes[node])
             for i in fetches

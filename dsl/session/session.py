@@ -17,6 +17,7 @@ import numpy as np
 from dsl import events
 from dsl.errors import CancelledError, DslError, FeedError
 from dsl.executor.ranks import names_a_rank
+from dsl.frontend.scopes import calls_on
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.ir import graph as ir
@@ -162,6 +163,13 @@ class Session:
 
     `devices` is how many CPU devices there are (`cpu:0`, `cpu:1`, ...); with `soft_placement` what asks for a device that
     is not there runs on another one. `timeout` in seconds is for every step.
+
+    >>> with Graph() as graph:
+    ...     count = Variable(0, name="count")
+    ...     tick = count.assign_add(1)
+    >>> with Session(graph) as session:
+    ...     int(session.run(tick)), int(session.run(tick))
+    (1, 2)
     """
 
     def __init__(
@@ -320,7 +328,7 @@ class Session:
         start = time.perf_counter()
         found = cut(self.graph, feeds, values, targets)
         step: Step | None = None
-        if self._spans_ranks(found.graph):
+        if self.spans_ranks(found.graph):
             from dsl.session.remote import RankStep
 
             step = RankStep(
@@ -340,7 +348,8 @@ class Session:
             len(feeds), len(values), step.stage, 1e3 * (time.perf_counter() - start))  # fmt: skip
         return step
 
-    def _spans_ranks(self, graph: ir.Graph) -> bool:
+    def spans_ranks(self, graph: ir.Graph) -> bool:
+        """Tell whether a step has parts on other ranks."""
         if not is_launched() or world().size == 1:
             return False
         return names_a_rank(graph) or any(
@@ -361,7 +370,7 @@ class Session:
                 raise FeedError(f"{item!r} is not part of {self.graph!r}")
             return item
         if isinstance(item, Variable):
-            with self.graph:
+            with calls_on(None), self.graph:
                 return self.graph.value_of(item.dsl_traced())
         return self._value(item, "fetch")
 

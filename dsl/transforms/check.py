@@ -31,8 +31,15 @@ def check_grads(
 
     >>> check_grads(lambda x: np.sin(x) * x, (np.array([0.5, 2.0]),), order=2)
     """
-    fn, args = jit(fn), with_contents(tuple(args))
-    _check(fn, args, order, modes, (eps, atol, rtol), np.random.default_rng(seed), "fn")
+    _check(
+        jit(fn),
+        with_contents(tuple(args)),
+        order,
+        modes,
+        (eps, atol, rtol),
+        np.random.default_rng(seed),
+        "fn",
+    )
 
 
 def _check(

@@ -17,6 +17,15 @@ def checkpoint(fn: Any = None, *, policy: str = "nothing") -> Any:
     Going back, the function runs again: time for memory. Inside it, loops are run in segments, so that a loop of n trips
     keeps about sqrt(n) of its states. The `policy` says what is kept besides the arguments: `"nothing"`, or `"states"`,
     with which loops keep the state before every trip, and only what is computed within a trip is computed again.
+
+    >>> import dsl
+    >>> @checkpoint
+    ... def eighth_power(x):
+    ...     for _ in range(3):
+    ...         x = x * x
+    ...     return x
+    >>> dsl.grad(eighth_power)(1.0)
+    8.0
     """
     if fn is None:
         return lambda function: checkpoint(function, policy=policy)

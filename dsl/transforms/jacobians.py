@@ -45,7 +45,12 @@ def jacfwd(
 def jacrev(
     fn: Any, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Compiled[Any, Any]:
-    """Return a function that computes the Jacobian of `fn` in reverse mode, best for many inputs and few outputs."""
+    """Return a function that computes the Jacobian of `fn` in reverse mode, best for many inputs and few outputs.
+
+    >>> jacrev(lambda x: x * x)(np.array([1.0, 2.0]))
+    array([[2., 0.],
+           [0., 4.]])
+    """
     return _jacobian(fn, argnums, has_aux, holomorphic, _reverse, "jacrev")
 
 

@@ -72,11 +72,11 @@ class custom_vjp(_Custom):
     `forward(*args)` returns the result of the function and residuals, any tree. `backward(residuals, cotangent)` returns a
     tuple with the cotangent of each argument; None stands for zero.
 
-    >>> import dsl
+    >>> import dsl, numpy as np
     >>> @custom_vjp
     ... def clipped(x):
     ...     return x
-    >>> clipped.defvjp(lambda x: (x, ()), lambda residuals, g: (min(g, 1.0),))
+    >>> clipped.defvjp(lambda x: (x, ()), lambda residuals, g: (np.minimum(g, 1.0),))
     >>> dsl.grad(lambda x: 5.0 * clipped(x))(2.0)
     1.0
     """
@@ -137,7 +137,7 @@ class custom_jvp(_Custom):
     >>> @custom_jvp
     ... def softplus(x):
     ...     return np.log1p(np.exp(x))
-    >>> softplus.defjvp(lambda p, t: (softplus(*p), t[0] / (1 + np.exp(-p[0]))))
+    >>> rule = softplus.defjvp(lambda p, t: (softplus(*p), t[0] / (1 + np.exp(-p[0]))))
     >>> dsl.grad(softplus)(0.0)
     0.5
     """

@@ -179,11 +179,10 @@ def _emit_poll(module: Module) -> None:
         raised.set(f.call("i32", "PyErr_CheckSignals"))
     with f.if_(f.both(is_watched, f.compare("eq", raised.get(), 0))):
         found = entry_results.call_python(f, words.get(f, "watch", "ptr"), NULL, 0)
-        f.if_else(
-            f.compare("eq", found, NULL),
-            lambda: raised.set(-1),
-            lambda: f.call("void", "Py_DecRef", found),
-        )
+        with f.if_(f.compare("eq", found, NULL)):
+            raised.set(-1)
+        with f.if_(f.compare("ne", found, NULL)):
+            f.call("void", "Py_DecRef", found)
     with f.if_(f.compare("ne", released, 0)):
         f.call("void", "dsl_release", context)
     f.ret(raised.get())
