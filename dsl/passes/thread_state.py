@@ -69,13 +69,13 @@ def thread_state(graph: Graph) -> Threaded:
 def hoist_reads(
     op: str, regions: tuple[Graph, ...]
 ) -> tuple[tuple[Graph, ...], dict[str, ValueType]]:
-    """Take reads of variables that control flow, or a function that is called (`call`), only reads out of its regions.
+    """Take reads of variables that control flow, or a `function` that is traced by itself, only reads out of its regions.
 
     Return the regions with a param for each such variable after the others, and the variables with their types.
     """
     touched = variables_in(regions)
     types = {name: type for name, type in touched.types.items() if name not in touched.written}
-    if not types or op not in (*_OFFSET, "cond", "call"):
+    if not types or op not in (*_OFFSET, "cond", "function"):
         return regions, {}
     return tuple(_Walk(region, types, []).run() for region in regions), types
 

@@ -239,7 +239,7 @@ def trace_inner(
 
 def _reading_outside(inner: Inner) -> Inner:
     """Capture the contents of the variables that a function of a graph only reads: derivatives go on to the reads."""
-    (inner.graph,), variables = hoist_reads("call", (inner.graph,))
+    (inner.graph,), variables = hoist_reads("function", (inner.graph,))
     trace = current_trace()
     assert trace is not None
     inner.captured += [read(trace.resources[name].dsl_traced()) for name in variables]
