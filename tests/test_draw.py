@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flat_graphs import COUNT
 from hypothesis import given, settings
 from random_graphs import graphs
 
@@ -22,24 +23,6 @@ from dsl.ir.text import parse
 from dsl.passes.lower_control import lower_control
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-FLAT = """
-graph @count(%n: i64[]) -> (i64[]) {
-  %zero = const() {value=0} : i64[]
-  %one = const() {value=1} : i64[]
-  %i = enter(%zero) {frame="w0"} : i64[]
-  %m = enter(%n) {frame="w0", invariant} : i64[]
-  %o = enter(%one) {frame="w0", invariant} : i64[]
-  %x = loop_merge(%i, %next) : i64[]
-  %p = less(%x, %m) : bool[]
-  %c = loop_cond(%p) : bool[]
-  %out, %in = switch(%x, %c) : i64[], i64[]
-  %y = add(%in, %o) : i64[]
-  %next = next_iteration(%y) : i64[]
-  %r = exit(%out) : i64[]
-  return %r
-}
-"""
 
 
 def collatz(seen: np.ndarray, n: int) -> int:
@@ -113,7 +96,7 @@ def test_nothing_is_loaded_from_elsewhere(lowered: dsl.compile.Lowered) -> None:
 
 def test_regions_and_frames_are_boxes(lowered: dsl.compile.Lowered) -> None:
     assert labels(lowered.graph()) >= {"@collatz", "@cond", "@body", "@then", "@else"}
-    assert labels(parse(FLAT)) == {"@count", "frame w0"}
+    assert labels(parse(COUNT)) == {"@count", "frame w"}
 
 
 def labels(graph: Graph) -> set[str]:
@@ -122,7 +105,7 @@ def labels(graph: Graph) -> set[str]:
 
 
 def test_a_frame_holds_the_nodes_of_its_loop() -> None:
-    box, lines = diagram(parse(FLAT))
+    box, lines = diagram(parse(COUNT))
     (frame,) = [part for part in box.parts if isinstance(part, Box)]
     inside = Counter(item.title for item in leaves(frame))
     assert inside == Counter(

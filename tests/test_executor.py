@@ -1,4 +1,4 @@
-"""The compiled token executor: the rules of tokens as in test_tokens.py, and agreement with the oracle and interpreter.
+"""The compiled token executor: the rules of tokens, frames and deadness one by one, and agreement with the oracle.
 
 Every rule is tried with the token machine, which is the oracle, and with the executor, nodes grouped and one by one.
 """
@@ -14,11 +14,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flat_graphs import (
+    BRANCHES,
+    COUNT,
+    LATE,
+    NESTED,
+    PRINTING,
+    SELECT,
+    STOPPING,
+    Log,
+    loop,
+    pair,
+)
 from hypothesis import HealthCheck, given, settings
 from random_graphs import graphs
 from test_program_graphs import check, graph_and_inputs, outcome
 from test_programs import check_same, narrowest, rows
-from test_tokens import BRANCHES, COUNT, LATE, NESTED, SELECT, Log, loop, pair
+from test_tokens import run_in_orders
 
 import dsl
 from dsl.codegen.cpu import memory
@@ -36,7 +48,9 @@ PROGRAMS = int(os.environ.get("DSL_TEST_PROGRAMS", "12"))  # one program in so m
 
 
 def oracle(graph: Graph, args: Any, *, parallel_iterations: int = 10, **options: Any) -> list[Any]:
-    return run_tokens(graph, args, parallel_iterations=parallel_iterations, **options)
+    in_one_order = options or graph.effects
+    machine = run_tokens if in_one_order else run_in_orders
+    return machine(graph, args, parallel_iterations=parallel_iterations, **options)
 
 
 def grouped(graph: Graph, args: Any, *, parallel_iterations: int = 10, **options: Any) -> list[Any]:
@@ -175,14 +189,7 @@ def test_a_dead_control_kills_another_node(machine, capsys):
 
 @each_machine
 def test_effects_happen_in_the_order_of_control_edges(machine, capsys):
-    text = """graph @g(%x: i64[]) -> (i64[]) {
-      !0 = print(%x) {template="a", end=""}
-      !1 = print(%x) {template="b", end=""} after !0
-      %y = add(%x, %x) after !1 : i64[]
-      !2 = print(%y) {template="{}", end=""} after !1
-      return %y after !2
-    }"""
-    run(machine, text, 2)
+    run(machine, PRINTING, 2)
     assert capsys.readouterr().out == "ab4"
 
 
@@ -283,15 +290,10 @@ def test_the_types_of_arguments_are_checked(machine):
 
 @each_machine
 def test_the_first_error_ends_the_run(machine):
-    body = """%fine = not_equal(%xi, %yi) : bool[]
-      !0 = assert(%fine, %xi) {error="ValueError", message="at {}"}
-      %x1 = add(%xi, %s) : i64[]
-      %nx = next_iteration(%x1) after !0 : i64[]
-      %ny = next_iteration(%yi) : i64[]"""
     args = [np.int64(20), np.int64(0), np.int64(7)]
     log = Log()
     with pytest.raises(ValueError, match="at 7"):
-        machine(parse(pair(body)), args, trace=log)
+        machine(parse(STOPPING), args, trace=log)
     assert log.entries[-1] == ("assert", (("w", 7),), False)
 
 
@@ -360,11 +362,7 @@ def test_no_more_iterations_are_alive_than_allowed(machine, parallel):
         parse(pair(body)), args, parallel_iterations=parallel, trace=log, environment=environment
     )
     assert [int(f) for f in found] == [20, 190]
-    newest = widest = 0
-    for iteration in [tag[0][1] for _, tag, _ in log.entries if tag]:
-        newest = max(newest, iteration)
-        widest = max(widest, newest - iteration + 1)
-    assert widest == parallel
+    assert log.width() == parallel
 
 
 @each_machine

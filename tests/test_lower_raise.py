@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flat_graphs import COUNT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
@@ -507,22 +508,6 @@ def test_the_spelling_of_a_while():
 
 # -- hand-written flat graphs ----------------------------------------------------------------------------------------
 
-COUNT = """graph @count(%n: i64[]) -> (i64[]) {
-  %zero = const() {value=0} : i64[]
-  %one = const() {value=1} : i64[]
-  %i = enter(%zero) {frame="w0"} : i64[]
-  %m = enter(%n) {frame="w0", invariant} : i64[]
-  %s = enter(%one) {frame="w0", invariant} : i64[]
-  %x = loop_merge(%i, %next) : i64[]
-  %p = less(%x, %m) : bool[]
-  %c = loop_cond(%p) : bool[]
-  %out, %in = switch(%x, %c) : i64[], i64[]
-  %y = add(%in, %s) : i64[]
-  %next = next_iteration(%y) : i64[]
-  %r = exit(%out) : i64[]
-  return %r
-}"""
-
 
 def check_raised(text: str, *argument_lists: list[Any]) -> Graph:
     """Raise a flat graph; check that it means the same and survives the round trip."""
@@ -558,7 +543,7 @@ def test_raises_a_hand_written_loop():
 
 
 def test_raises_a_constant_that_a_pivot_puts_into_the_body():
-    text = COUNT.replace('%s = enter(%one) {frame="w0", invariant} : i64[]', "").replace(
+    text = COUNT.replace('%s = enter(%one) {frame="w", invariant} : i64[]', "").replace(
         "%y = add(%in, %s) : i64[]",
         "%pivot = identity(%in) : i64[] %s = const() {value=1} after %pivot : i64[]"
         " %y = add(%in, %s) : i64[]",
@@ -792,7 +777,7 @@ MALFORMED = {
         r"(?s)the back edge of a loop_merge comes from a next_iteration.*loop_merge\(",
     ),
     "invariant variable": (
-        COUNT.replace('%i = enter(%zero) {frame="w0"}', '%i = enter(%zero) {frame="w0", invariant}'),
+        COUNT.replace('%i = enter(%zero) {frame="w"}', '%i = enter(%zero) {frame="w", invariant}'),
         "a loop_merge reads an enter that is not invariant",
     ),
     "reader of next_iteration": (
@@ -836,11 +821,11 @@ MALFORMED = {
         r"(?s)a result is outside all frames.*switch\(",
     ),
     "a frame entered with what left it": (
-        COUNT.replace('%s = enter(%one) {frame="w0", invariant} : i64[]', "")
+        COUNT.replace('%s = enter(%one) {frame="w", invariant} : i64[]', "")
         .replace("%y = add(%in, %s)", "%y = add(%in, %in)")
         .replace("return %r", 'return %z')
         .replace("%r = exit(%out) : i64[]", """%r = exit(%out) : i64[]
-          %k = enter(%r) {frame="w0", invariant} : i64[]
+          %k = enter(%r) {frame="w", invariant} : i64[]
           %t, %u = switch(%k, %c) : i64[], i64[]
           %z = exit(%t) : i64[]"""),
         "a frame is not entered with what has left it",

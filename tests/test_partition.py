@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flat_graphs import BRANCHES, COUNT, LATE, NESTED, Log, loop, pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from placed_graphs import (
@@ -29,7 +30,6 @@ from placed_graphs import (
 from random_graphs import graphs
 from test_program_graphs import graph_and_inputs
 from test_programs import rows
-from test_tokens import BRANCHES, COUNT, LATE, NESTED, Log, loop, pair
 
 from dsl.errors import CancelledError, DeadlineError, DeviceError, DslError, VerifyError
 from dsl.executor import Executor

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flat_graphs import COUNT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from placed_graphs import DEVICES, device, run_everywhere, with_devices
 from random_graphs import graphs
-from test_tokens import COUNT
 
 from dsl.config import config
 from dsl.errors import DeviceError

@@ -7,6 +7,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
+from flat_graphs import COUNT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,24 +42,6 @@ graph @power(%x: i64[], %n: i64[]) -> (i64[]) {
   }
   return %3
 }"""
-
-LOOP = """
-graph @count(%n: i64[]) -> (i64[]) {  # counts to n
-  %zero = const() {value=0} : i64[]
-  %one = const() {value=1} : i64[]
-  %i = enter(%zero) {frame="w0"} : i64[]
-  %m = enter(%n) {frame="w0", invariant} : i64[]
-  %o = enter(%one) {frame="w0", invariant} : i64[]
-  %x = loop_merge(%i, %next) : i64[]
-  %p = less(%x, %m) : bool[]
-  %c = loop_cond(%p) : bool[]
-  %out, %in = switch(%x, %c) : i64[], i64[]
-  %y = add(%in, %o) : i64[]
-  %next = next_iteration(%y) : i64[]
-  %r = exit(%out) : i64[]
-  return %r
-}
-"""
 
 TEXTS = {
     "structured loop": POWER,
@@ -154,7 +137,7 @@ def test_canonical_text_comes_back_unchanged(text: str) -> None:
 
 
 def test_a_hand_written_loop_prints_canonically_with_its_back_edge() -> None:
-    graph = parse(LOOP)
+    graph = parse(COUNT.replace("{", "{  # counts to n", 1))
     (merge,) = graph.back
     assert (len(merge.inputs), graph.back[merge].node.op.name) == (1, "next_iteration")
     text = print_graph(graph)
