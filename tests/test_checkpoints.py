@@ -12,7 +12,6 @@ import textwrap
 import threading
 import time
 from collections import OrderedDict, defaultdict, namedtuple
-from collections.abc import Callable
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from concurrently import in_threads
 
 import dsl
 from dsl.checkpoints import format, manager, read_metadata, store
@@ -543,28 +543,14 @@ def test_the_umask_decides_who_may_read(tmp_path: Path) -> None:
 
 
 def test_threads_that_save_to_one_file_leave_a_whole_one(tmp_path: Path) -> None:
-    failures: list[BaseException] = []
-
     def work(k: int) -> None:
-        try:
-            for _ in range(15):
-                dsl.save(tmp_path / "a", {"k": k, "x": np.full(1000, k)})
-                got = dsl.restore(tmp_path / "a")
-                assert (got["x"] == got["k"]).all()
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(15):
+            dsl.save(tmp_path / "a", {"k": k, "x": np.full(1000, k)})
+            got = dsl.restore(tmp_path / "a")
+            assert (got["x"] == got["k"]).all()
 
-    in_threads([lambda k=k: work(k) for k in range(4)])
-    assert not failures
+    in_threads(4, work)
     assert os.listdir(tmp_path) == ["a"]
-
-
-def in_threads(functions: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=function) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_an_array_that_changes_while_it_is_saved_makes_no_damaged_file(tmp_path: Path) -> None:
@@ -810,27 +796,21 @@ def test_threads_share_a_manager(tmp_path: Path) -> None:
             run.save(step, tree_of(step))
 
     with dsl.CheckpointManager(tmp_path, keep=None) as run:
-        in_threads([lambda k=k: work(k) for k in range(4)])
+        in_threads(4, work)
     assert run.steps() == list(range(40))
     for step in run.steps():
         same(run.restore(step), tree_of(step))
 
 
 def test_managers_share_a_directory(tmp_path: Path) -> None:
-    failures: list[BaseException] = []
-
     def work(k: int) -> None:
-        try:
-            for step in range(15):
-                with dsl.CheckpointManager(tmp_path, keep=2) as run:
-                    run.save(step, tree_of(step))
-                    got = run.restore()
-                    assert (got["w"] == got["step"]).all()
-        except BaseException as error:
-            failures.append(error)
+        for step in range(15):
+            with dsl.CheckpointManager(tmp_path, keep=2) as run:
+                run.save(step, tree_of(step))
+                got = run.restore()
+                assert (got["w"] == got["step"]).all()
 
-    in_threads([lambda k=k: work(k) for k in range(4)])
-    assert not failures
+    in_threads(4, work)
     assert all(name.startswith("step-") for name in os.listdir(tmp_path))
 
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from concurrently import Call, exit_code_of_child, in_threads
 from numpy._core.multiarray import get_handler_name
 from numpy.lib.stride_tricks import as_strided
 
@@ -748,28 +748,9 @@ def test_allocating_from_many_threads() -> None:
             give(block)
 
     before = memory.stats()
-    in_threads(hammer, 8)
+    in_threads(8, hammer)
     assert not failures
     assert memory.stats()[::2] == before[::2]
-
-
-def in_threads(work: Callable[[int], None], count: int) -> None:
-    """Run work(0), work(1), … in threads, and raise what one of them raises."""
-    errors: list[BaseException] = []
-
-    def guarded(index: int) -> None:
-        try:
-            work(index)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 # --- Errors --------------------------------------------------------------------------------------
@@ -1040,7 +1021,7 @@ def test_the_pool_is_entered_from_several_threads() -> None:
                 f(x, 1)
         assert (x == 300).all()
 
-    in_threads(work, 8)
+    in_threads(8, work)
 
 
 def test_hammering_entries_from_threads() -> None:
@@ -1062,30 +1043,23 @@ def test_hammering_entries_from_threads() -> None:
                 assert (z == 2).all()
                 assert copy_f4(y) is NotImplemented
 
-    in_threads(work, 8)
+    in_threads(8, work)
     assert memory.stats()[::2] == before[::2]
 
 
 def test_the_pool_works_after_fork() -> None:
     f = looper()
+
+    def child() -> bool:
+        x = np.zeros(10_000, I8)
+        for _ in range(50):
+            f(x, 1)
+        copied = copier(F8)(np.arange(9.0)).sum() == 36
+        return bool((x == 50).all() and copied and runtime.word("workers").value == 2)
+
     with pool.threads(3):
         f(np.zeros(1000, I8), 1)
-        with warnings.catch_warnings():
-            # From Python 3.12 on, fork warns in a process with threads, such as those of pytest-xdist.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                x = np.zeros(10_000, I8)
-                for _ in range(50):
-                    f(x, 1)
-                grandchild_fine = copier(F8)(np.arange(9.0)).sum() == 36
-                workers = runtime.word("workers").value
-                status = 0 if (x == 50).all() and grandchild_fine and workers == 2 else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert exit_code_of_child(child) == 0
         x = np.zeros(1000, I8)
         f(x, 1)
         assert (x == 1).all()
@@ -1095,33 +1069,23 @@ def test_forking_while_other_threads_are_in_the_pool() -> None:
     f, g = looper(), copier(F8, release_gil=True)
     done = threading.Event()
 
-    def busy(_: int) -> None:
+    def busy() -> None:
         x, y = np.zeros(200_000, I8), np.zeros(1000)
         with pool.threads(2):
             while not done.is_set():
                 f(x, 1)
                 g(y)
 
-    def forks(_: int) -> None:
-        for _ in range(10):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
-                child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    x = np.zeros(1000, I8)
-                    with pool.threads(2):
-                        f(x, 1)
-                    status = 0 if (x == 1).all() and g(np.ones(10)).sum() == 10 else 2
-                finally:
-                    os._exit(status)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    def child() -> bool:
+        x = np.zeros(1000, I8)
+        with pool.threads(2):
+            f(x, 1)
+        return bool((x == 1).all() and g(np.ones(10)).sum() == 10)
 
-    thread = threading.Thread(target=busy, args=(0,))
-    thread.start()
+    thread = Call(busy)
     try:
-        forks(0)
+        for _ in range(10):
+            assert exit_code_of_child(child) == 0
     finally:
         done.set()
         thread.join()
@@ -1223,7 +1187,7 @@ def test_an_openmp_setting_that_is_no_number_is_ignored(
 def test_a_limit_holds_for_its_thread_only() -> None:
     seen = []
     with pool.threads(9):
-        in_threads(lambda _: seen.append(threads_now()), 1)
+        in_threads(1, lambda _: seen.append(threads_now()))
         assert threads_now() == 9
     assert seen == [pool.count()]
 
@@ -1416,7 +1380,7 @@ def test_signal_handlers_run_during_a_long_loop() -> None:
 
 
 def test_polling_in_other_threads_and_without_an_entry() -> None:
-    in_threads(lambda _: poller(True)(100_000), 2)
+    in_threads(2, lambda _: poller(True)(100_000))
     assert runtime.function("dsl_poll", ctypes.c_int)() == 0
 
 

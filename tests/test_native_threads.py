@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from concurrently import SECONDS, in_threads
 from test_programs import check_same, narrowest
 
 import dsl
 from dsl.codegen.cpu import pool
 
-SECONDS = float(os.environ.get("DSL_THREADS_SECONDS", "3"))
 SIZE = 1_000_003  # no multiple of a vector, a tile or a chunk
 
 Program = Callable[..., Any]
@@ -222,23 +220,13 @@ def test_the_same_random_numbers_for_any_number_of_threads(draws: str) -> None:
 
 def call_from_threads(tasks: list[Callable[[], None]], seconds: float) -> None:
     """Call each function over and over in a thread of its own; an error of any of them is raised."""
-    errors: list[BaseException] = []
     stop = time.monotonic() + seconds
 
-    def work(task: Callable[[], None]) -> None:
-        try:
-            while time.monotonic() < stop and not errors:
-                task()
-        except BaseException as error:
-            errors.append(error)
+    def work(k: int) -> None:
+        while time.monotonic() < stop:
+            tasks[k]()
 
-    threads = [threading.Thread(target=work, args=(task,)) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(len(tasks), work)
 
 
 def in_place(u, n):

@@ -14,13 +14,14 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import concurrently
 import ml_dtypes
 import numpy as np
 import pytest
+from concurrently import LIMIT, exit_code_of_child
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,8 +37,6 @@ from dsl.errors import (
     TypeRuleError,
 )
 from dsl.runtime.tickets import Take
-
-LIMIT = 20.0  # seconds: long enough for a busy machine; only a failing test waits so long
 
 
 def ints(capacity: int = -1, *values: int, name: str | None = None) -> dsl.FIFOQueue:
@@ -63,21 +62,8 @@ class Told(list[tuple[DslError | None, Any]]):
         self.append((error, value))
 
 
-class Call(threading.Thread):
+class Call(concurrently.Call):
     """A call in a thread of its own."""
-
-    def __init__(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
-        super().__init__(daemon=True)
-        self._call = lambda: function(*args, **options)
-        self.error: BaseException | None = None
-        self.value: Any = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.value = self._call()
-        except BaseException as error:
-            self.error = error
 
     def waiting(self, queue: Any, takes: int = 0, puts: int = 0) -> Call:
         """Return once that many attempts wait in the lines of a queue."""
@@ -86,13 +72,6 @@ class Call(threading.Thread):
             assert time.monotonic() < end
             os.sched_yield()
         return self
-
-    def result(self) -> Any:
-        self.join(LIMIT)
-        assert not self.is_alive()
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 # --- Order and blocking --------------------------------------------------------------------------
@@ -1036,7 +1015,6 @@ def test_a_child_process_has_the_elements_and_none_of_the_waits() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_forks_amid_traffic_find_whole_queues() -> None:
     queue, stop = ints(50), threading.Event()
 
@@ -1045,14 +1023,14 @@ def test_forks_amid_traffic_find_whole_queues() -> None:
             queue.enqueue_many([1, 2, 3])
             queue.dequeue_many(3)
 
+    def child() -> bool:
+        signal.alarm(10)
+        queue.enqueue(9, timeout=5)
+        return queue.size() % 3 == 1
+
     calls = [Call(churn) for _ in range(2)]
     for _ in range(10):
-        child = os.fork()
-        if not child:
-            signal.alarm(10)
-            queue.enqueue(9, timeout=5)
-            os._exit(0 if queue.size() % 3 == 1 else 1)
-        assert os.waitpid(child, 0)[1] == 0
+        assert exit_code_of_child(child) == 0
     stop.set()
     for call in calls:
         call.result()

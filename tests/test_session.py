@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import os
 import threading
 import time
 import tracemalloc
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from concurrently import LIMIT, SECONDS, Call
 
 import dsl
 from dsl.errors import (
@@ -36,8 +36,6 @@ from dsl.errors import (
     VerifyError,
 )
 
-SECONDS = float(os.environ.get("DSL_THREADS_SECONDS", "2"))
-LIMIT = 20.0 + SECONDS  # seconds: long enough for a busy machine; only a failing test waits so long
 F8, I8 = np.float64, np.int64
 
 
@@ -45,30 +43,6 @@ F8, I8 = np.float64, np.int64
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     with dsl.config.override(backend=request.param):
         yield request.param
-
-
-class Call(threading.Thread):
-    """A call in a thread of its own."""
-
-    def __init__(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
-        super().__init__(daemon=True)
-        self._call = lambda: function(*args, **options)
-        self.error: BaseException | None = None
-        self.value: Any = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.value = self._call()
-        except BaseException as error:
-            self.error = error
-
-    def result(self) -> Any:
-        self.join(LIMIT)
-        assert not self.is_alive()
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from concurrently import LIMIT, exit_code_of_child, in_threads
 
 import dsl
 from dsl.errors import (
@@ -32,7 +33,6 @@ from dsl.errors import (
 )
 from dsl.runtime.claims import Claim, Claimable
 
-LIMIT = 20.0  # seconds: long enough for a busy machine; only a failing test waits so long
 BACKENDS = ("native", "interpreter")
 
 
@@ -40,27 +40,6 @@ BACKENDS = ("native", "interpreter")
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     with dsl.config.override(backend=request.param):
         yield request.param
-
-
-def in_threads(count: int, work: Callable[[int], object]) -> None:
-    """Run `work(k)` in threads that start together; raise what one of them raises."""
-    start, errors = threading.Barrier(count), []
-
-    def go(k: int) -> None:
-        try:
-            start.wait(LIMIT)
-            work(k)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=go, args=(k,), daemon=True) for k in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    assert not any(thread.is_alive() for thread in threads)
-    if errors:
-        raise errors[0]
 
 
 # --- What a variable is ------------------------------------------------------------------------------------------------
@@ -847,7 +826,6 @@ def test_a_claim_is_given_back_when_its_code_raises() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_is_not_kept_waiting_by_threads_that_it_does_not_have() -> None:
     v, held, release = dsl.Variable(np.ones(3)), threading.Event(), threading.Event()
 
@@ -856,19 +834,19 @@ def test_a_forked_child_is_not_kept_waiting_by_threads_that_it_does_not_have() -
             held.set()
             release.wait(LIMIT)
 
-    thread = threading.Thread(target=hold, daemon=True)
-    thread.start()
-    assert held.wait(LIMIT)
-    child = os.fork()
-    if child == 0:
+    def add_twice() -> bool:
         signal.alarm(int(LIMIT))  # a child that hangs is killed, and the test fails
         v.assign_add(1.0)
         v.assign_add(1.0)
-        os._exit(0 if v.read().tolist() == [3, 3, 3] else 1)
-    _, status = os.waitpid(child, 0)
+        return v.read().tolist() == [3, 3, 3]
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    assert held.wait(LIMIT)
+    code = exit_code_of_child(add_twice)
     release.set()
     thread.join(LIMIT)
-    assert status == 0
+    assert code == 0
     assert v.read().tolist() == [1, 1, 1]
 
 
