@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_autodiff import anew, differences, directions, dot, everything, like
+from test_autodiff import check_modes_and_orders, differences, dot
 
 import dsl
 import dsl.codegen.cpu.native
@@ -170,17 +170,7 @@ CASES: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("function", "x"), CASES, ids=[f.__name__ for f, _ in CASES])
 def test_both_modes_and_orders(function: Any, x: Any, backend: str) -> None:
-    v, w = directions(x)
-    run = everything(anew(function))
-    found = run(x, v, w)
-    slope = differences(lambda y: function(like(x, y)), x, v)
-    near = {"rtol": 1e-6, "atol": 1e-8}
-    np.testing.assert_allclose(found["jvp"], slope, **near)
-    np.testing.assert_allclose(dot(found["grad"], v), slope, **near)
-    bend = differences(lambda y: run(like(x, y), v, w)["grad"], x, v)
-    for name in ("grad of grad", "jvp of grad", "grad of jvp"):
-        np.testing.assert_allclose(found[name], bend, rtol=1e-5, atol=1e-6, err_msg=name)
-    np.testing.assert_allclose(found["jvp of jvp"], dot(bend, w), rtol=1e-5, atol=1e-6)
+    check_modes_and_orders(function, x)
 
 
 @pytest.mark.parametrize("policy", ["nothing", "states"])

@@ -24,7 +24,7 @@ from test_random_programs import load, randomly
 import dsl
 from dsl.codegen.cuda import devices, recording
 from dsl.codegen.cuda.cupy_gpu import CupyGpu
-from dsl.codegen.cuda.device import Part
+from dsl.codegen.cuda.device import Gpu, Part
 from dsl.codegen.cuda.emulated import EmulatedGpu
 from dsl.codegen.cuda.executable import DeviceExecutable
 from dsl.codegen.cuda.program import DeviceProgram
@@ -102,8 +102,16 @@ def test_what_is_captured_runs_when_it_is_launched() -> None:
     assert gpu.download_all([Part(a, 0, I4, 1), Part(b, 0, I4, 1)]) == [2, 2]
 
 
-def test_what_waits_cannot_be_captured() -> None:
-    gpu = EmulatedGpu(4)
+@pytest.fixture(params=["emulated", "by CuPy"])
+def either_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    if request.param == "emulated":
+        return EmulatedGpu(4)
+    monkeypatch.setitem(sys.modules, "cupy", Fake())
+    return CupyGpu()
+
+
+def test_what_waits_cannot_be_captured(either_gpu: Gpu) -> None:
+    gpu = either_gpu
     buffer = gpu.allocate(8)
     acts = {
         "an upload": lambda: gpu.upload(np.ones(1), buffer),

@@ -16,6 +16,7 @@ import pytest
 from test_op_sweep import (
     SWEPT,
     Case,
+    by_outcome,
     check_near,
     interpreted,
     outcome,
@@ -94,12 +95,7 @@ def test_samples(op: Op) -> None:
 
 @every_op
 def test_special_values_and_sizes(op: Op) -> None:
-    cases = [
-        (tuple(np.array(x, order="C") for x in inputs), sample)
-        for inputs, sample in spread([*special_cases(op)], 4)
-    ]
-    raising = [case for case in cases if isinstance(interpreted(op, case), tuple)]
-    good = [case for case in cases if not isinstance(interpreted(op, case), tuple)]
+    good, raising = by_outcome(op, spread([*special_cases(op)], 4))
     for k in range(0, len(good), NODES):
         check_device(op, good[k : k + NODES])
     for case in spread(raising, 3):

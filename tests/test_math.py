@@ -287,14 +287,18 @@ def samples(name: str, dtype: np.dtype) -> list[np.ndarray]:
         return [array.astype(dtype) for array in arrays]
 
 
+def need_exact(dtype: np.dtype) -> None:
+    if dtype == DOUBLE and not (EXTENDED and X86):
+        pytest.skip("needs a long double of 80 bits")
+
+
 # --- Tests ---------------------------------------------------------------------------------------
 
 
 @BOTH
 @pytest.mark.parametrize("name", math.FUNCTIONS)
 def test_error_is_within_the_bound(name: str, dtype: np.dtype) -> None:
-    if dtype == DOUBLE and not (EXTENDED and X86):
-        pytest.skip("needs a long double of 80 bits")
+    need_exact(dtype)
     arrays = samples(name, dtype)
     # Where log(e**x + e**y) crosses 0 the sum cancels, in NumPy's too.
     least = 1.0 if name.startswith("logaddexp") else 0.0
@@ -308,8 +312,7 @@ def test_error_is_within_the_bound(name: str, dtype: np.dtype) -> None:
 @BOTH
 @pytest.mark.parametrize("name", ["lgamma", "digamma"])
 def test_negative_arguments_are_good_to_the_size_of_the_terms(name: str, dtype: np.dtype) -> None:
-    if dtype == DOUBLE and not (EXTENDED and X86):
-        pytest.skip("needs a long double of 80 bits")
+    need_exact(dtype)
     x = np.concatenate([uniform(-8, 0), -np.abs(spread(-30, 6))])[
         FEW if name == "digamma" else slice(None)
     ]
@@ -438,8 +441,7 @@ def _without_fma(monkeypatch: pytest.MonkeyPatch) -> None:
 @BOTH
 @pytest.mark.parametrize("name", math.FUNCTIONS)
 def test_without_fused_multiply_add(name: str, dtype: np.dtype) -> None:
-    if dtype == DOUBLE and not (EXTENDED and X86):
-        pytest.skip("needs a long double of 80 bits")
+    need_exact(dtype)
     text = loop_text(name, dtype)
     assert "llvm.fma" not in text
     arrays = [array[::10] for array in samples(name, dtype)]

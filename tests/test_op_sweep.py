@@ -11,7 +11,7 @@ it takes some samples of each op; `DSL_FULL_SWEEP=1 pytest tests/test_op_sweep.p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -226,14 +226,20 @@ def test_samples_in_every_layout(op: Op) -> None:
             check(op, inputs, sample)
 
 
+def in_other_sizes(op: Op, sample: Sample) -> Iterator[Case]:
+    """Yield a sample's operands in the other sizes that its type rule allows."""
+    for inputs in other_sizes(op, sample.inputs):
+        try:
+            types_of(op, tensor_types(inputs), sample.attrs)
+        except ShapeError:
+            continue
+        yield inputs, sample
+
+
 @every_op
 def test_empty_and_rank_0(op: Op) -> None:
     for sample in samples_of(op):
-        for inputs in other_sizes(op, sample.inputs):
-            try:
-                types_of(op, tensor_types(inputs), sample.attrs)
-            except ShapeError:
-                continue
+        for inputs, _ in in_other_sizes(op, sample):
             check(op, inputs, sample)
 
 
@@ -301,12 +307,7 @@ def spread(items: Sequence[Any], most: int) -> list[Any]:
 def special_cases(op: Op) -> Iterator[Case]:
     rng = np.random.default_rng(11)
     for sample in samples_of(op):
-        for inputs in other_sizes(op, sample.inputs):
-            try:
-                types_of(op, tensor_types(inputs), sample.attrs)
-            except ShapeError:
-                continue
-            yield inputs, sample
+        yield from in_other_sizes(op, sample)
         if reference(op.name):
             yield with_specials(op, sample, rng), sample
 
@@ -365,6 +366,16 @@ def own(inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     return tuple(np.array(x, order="C") if x.flags.c_contiguous else x for x in inputs)
 
 
+def by_outcome(op: Op, cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:
+    """Return the cases that the interpreter gives results for, and those that it raises for; operands are C-ordered."""
+    good: list[Case] = []
+    raising: list[Case] = []
+    for inputs, sample in cases:
+        case = (tuple(np.array(x, order="C") for x in inputs), sample)
+        (raising if isinstance(interpreted(op, case), tuple) else good).append(case)
+    return good, raising
+
+
 @every_op
 def test_native_code_in_every_layout(op: Op) -> None:
     samples = spread(samples_of(op), 6)
@@ -379,12 +390,7 @@ def test_native_code_in_every_layout(op: Op) -> None:
 
 @every_op
 def test_native_code_of_special_values_and_sizes(op: Op) -> None:
-    cases = [
-        (tuple(np.array(x, order="C") for x in inputs), sample)
-        for inputs, sample in spread([*special_cases(op)], 6)
-    ]
-    raising = [case for case in cases if isinstance(interpreted(op, case), tuple)]
-    good = [case for case in cases if not isinstance(interpreted(op, case), tuple)]
+    good, raising = by_outcome(op, spread([*special_cases(op)], 6))
     for k in range(0, len(good), NODES):
         some = good[k : k + NODES]
         check_native(op, some, compile_cases(op, some, None))
