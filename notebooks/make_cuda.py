@@ -1,19 +1,8 @@
-"""Write notebooks/cuda.ipynb and run it: `python notebooks/make_cuda.py`.
-
-The cells stand below, written and run as those of `make_tour` are. No GPU is needed. The output of a cell that begins with
-`# Differs from machine to machine.` is shown and not compared by the tests.
-"""
+"""Write notebooks/cuda.ipynb and run it: `python notebooks/make_cuda.py`. No GPU is needed."""
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
-import nbformat
-
-TARGET = Path(__file__).parent / "cuda.ipynb"
-_TOUR = runpy.run_path(str(TARGET.with_name("make_tour.py")))
-execute = _TOUR["execute"]
+from cells import write
 
 CELLS = r'''
 # Kernels for a GPU, without a GPU
@@ -267,13 +256,5 @@ More in [CUDA](../docs/cuda.md) and [native code](../docs/native-code.md); [one 
 up to the plan.
 '''
 
-
-def build() -> nbformat.NotebookNode:
-    """Return the notebook without outputs."""
-    notebook: nbformat.NotebookNode = _TOUR["build"](CELLS)
-    return notebook
-
-
 if __name__ == "__main__":
-    nbformat.write(execute(build(), TARGET.parent), TARGET)
-    print(f"wrote {TARGET.name}")
+    write("cuda", CELLS)

@@ -1,19 +1,8 @@
-"""Write notebooks/graphs.ipynb and run it: `python notebooks/make_graphs.py`.
-
-The cells stand below, written and run as those of `make_tour` are. The output of a cell that begins with
-`# Differs from machine to machine.` is shown and not compared by the tests.
-"""
+"""Write notebooks/graphs.ipynb and run it: `python notebooks/make_graphs.py`."""
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
-import nbformat
-
-TARGET = Path(__file__).parent / "graphs.ipynb"
-_TOUR = runpy.run_path(str(TARGET.with_name("make_tour.py")))
-execute = _TOUR["execute"]
+from cells import write
 
 CELLS = r"""
 # Graphs and sessions: the classic programs
@@ -262,13 +251,5 @@ picture
 [Graphs and sessions](../docs/graphs.md) has the rest: partial runs, order of effects, graphs written by hand, what is refused.
 """
 
-
-def build() -> nbformat.NotebookNode:
-    """Return the notebook without outputs."""
-    notebook: nbformat.NotebookNode = _TOUR["build"](CELLS)
-    return notebook
-
-
 if __name__ == "__main__":
-    nbformat.write(execute(build(), TARGET.parent), TARGET)
-    print(f"wrote {TARGET.name}")
+    write("graphs", CELLS)

@@ -1,19 +1,8 @@
-"""Write notebooks/ode.ipynb and run it: `python notebooks/make_ode.py`.
-
-The cells stand below, written and run as those of `make_tour` are. The output of a cell that begins with
-`# Differs from machine to machine.` is shown and not compared by the tests.
-"""
+"""Write notebooks/ode.ipynb and run it: `python notebooks/make_ode.py`."""
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
-import nbformat
-
-TARGET = Path(__file__).parent / "ode.ipynb"
-_TOUR = runpy.run_path(str(TARGET.with_name("make_tour.py")))
-execute = _TOUR["execute"]
+from cells import write
 
 CELLS = r"""
 # Fit the parameters of an ODE through an adaptive solver
@@ -153,13 +142,5 @@ except ModuleNotFoundError:
 [Derivatives](../docs/autodiff.md) tells what is kept of such a loop and what that costs.
 """
 
-
-def build() -> nbformat.NotebookNode:
-    """Return the notebook without outputs."""
-    notebook: nbformat.NotebookNode = _TOUR["build"](CELLS)
-    return notebook
-
-
 if __name__ == "__main__":
-    nbformat.write(execute(build(), TARGET.parent), TARGET)
-    print(f"wrote {TARGET.name}")
+    write("ode", CELLS)

@@ -1,19 +1,8 @@
-"""Write notebooks/parallel.ipynb and run it: `python notebooks/make_parallel.py`.
-
-The cells stand below, written and run as those of `make_tour` are. The output of a cell that begins with
-`# Differs from machine to machine.` is shown and not compared by the tests. Without MPI the examples are skipped.
-"""
+"""Write notebooks/parallel.ipynb and run it: `python notebooks/make_parallel.py`. Without MPI the examples are skipped."""
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
-import nbformat
-
-TARGET = Path(__file__).parent / "parallel.ipynb"
-_TOUR = runpy.run_path(str(TARGET.with_name("make_tour.py")))
-execute = _TOUR["execute"]
+from cells import write
 
 CELLS = r"""
 # One program on many ranks
@@ -144,13 +133,5 @@ except ModuleNotFoundError:
 placed and cut, [launching](../docs/launching.md) how a run survives the death of a rank.
 """
 
-
-def build() -> nbformat.NotebookNode:
-    """Return the notebook without outputs."""
-    notebook: nbformat.NotebookNode = _TOUR["build"](CELLS)
-    return notebook
-
-
 if __name__ == "__main__":
-    nbformat.write(execute(build(), TARGET.parent), TARGET)
-    print(f"wrote {TARGET.name}")
+    write("parallel", CELLS)

@@ -1,19 +1,8 @@
-"""Write notebooks/stages.ipynb and run it: `python notebooks/make_stages.py`.
-
-The cells stand below, written and run as those of `make_tour` are. The output of a cell that begins with
-`# Differs from machine to machine.` is shown and not compared by the tests.
-"""
+"""Write notebooks/stages.ipynb and run it: `python notebooks/make_stages.py`."""
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
-import nbformat
-
-TARGET = Path(__file__).parent / "stages.ipynb"
-_TOUR = runpy.run_path(str(TARGET.with_name("make_tour.py")))
-execute = _TOUR["execute"]
+from cells import write
 
 CELLS = r"""
 # One function at every stage
@@ -157,13 +146,5 @@ except ModuleNotFoundError as error:
 More in [Native code](../docs/native-code.md); [the tour](tour.ipynb) shows what a user sees.
 """
 
-
-def build() -> nbformat.NotebookNode:
-    """Return the notebook without outputs."""
-    notebook: nbformat.NotebookNode = _TOUR["build"](CELLS)
-    return notebook
-
-
 if __name__ == "__main__":
-    nbformat.write(execute(build(), TARGET.parent), TARGET)
-    print(f"wrote {TARGET.name}")
+    write("stages", CELLS)

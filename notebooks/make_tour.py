@@ -1,17 +1,8 @@
-"""Write notebooks/tour.ipynb and run it: `python notebooks/make_tour.py`.
-
-The cells stand below, text and code in turn. The notebook is executed, so its outputs are what dsl printed.
-"""
+"""Write notebooks/tour.ipynb and run it: `python notebooks/make_tour.py`."""
 
 from __future__ import annotations
 
-import textwrap
-from pathlib import Path
-
-import nbformat
-from nbclient import NotebookClient
-
-TARGET = Path(__file__).parent / "tour.ipynb"
+from cells import write
 
 CELLS = """
 # A tour of dsl
@@ -215,35 +206,5 @@ Where to go from here: [one function at every stage](stages.ipynb), from Python 
 [debugging](../docs/debugging.md), and, to change dsl itself, [add an op](../docs/add-an-op.md).
 """
 
-
-def cells(text: str) -> list[nbformat.NotebookNode]:
-    """Return the cells: `===` ends a code cell before text, `---` begins a code cell."""
-    found = []
-    for section in textwrap.dedent(text).strip().split("\n===\n"):
-        prose, *codes = section.split("\n---\n")
-        found.append(nbformat.v4.new_markdown_cell(prose))
-        found += [nbformat.v4.new_code_cell(code) for code in codes]
-    for number, cell in enumerate(found):
-        cell["id"] = f"cell-{number:02d}"
-    return found
-
-
-def build(text: str = CELLS) -> nbformat.NotebookNode:
-    """Return the notebook without outputs."""
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return nbformat.v4.new_notebook(cells=cells(text), metadata={"kernelspec": kernel})
-
-
-def execute(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
-    """Run every cell in `folder`, and drop what differs from run to run."""
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}})
-    client.execute()
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)
-    notebook.metadata.pop("language_info", None)
-    return notebook
-
-
 if __name__ == "__main__":
-    nbformat.write(execute(build(), TARGET.parent), TARGET)
-    print(f"wrote {TARGET.name}")
+    write("tour", CELLS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,10 @@ def test_a_notebook_runs_and_prints_what_it_shows(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     for variable in [variable for variable in os.environ if variable.startswith("DSL_")]:
         monkeypatch.delenv(variable)
+    monkeypatch.syspath_prepend(FOLDER)
+    cells = import_module("cells")
     script = runpy.run_path(str(FOLDER / f"make_{name}.py"))
-    fresh = script["execute"](script["build"](), FOLDER)
+    fresh = cells.execute(cells.build(script["CELLS"]))
     if bless:
         nbformat.write(fresh, FOLDER / f"{name}.ipynb")
         return
