@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dsl.codegen.accesses import read_again, start_value
 from dsl.codegen.arrays import Array, Scalar, store_scalar
 from dsl.codegen.evaluate import literal
-from dsl.codegen.kernels import KernelEmitter, read_again, start_value
+from dsl.codegen.kernels import KernelEmitter
 from dsl.codegen.llvm import Operand, Value, Variable, read
 from dsl.codegen.memory import Placed
 from dsl.codegen.plan import Kernel, Root, reads_of

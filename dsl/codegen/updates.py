@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsl.codegen import elementwise
+from dsl.codegen.accesses import read_again
 from dsl.codegen.arrays import Scalar, load_scalar, store_scalar
 from dsl.codegen.elements import Elements, gathered_index
 from dsl.codegen.evaluate import Evaluator, unchecked, wrap_index
 from dsl.codegen.expressions import Affine, Pool, Var, given, identity_index
-from dsl.codegen.kernels import read_again
 from dsl.codegen.llvm import Operand, Value
 from dsl.codegen.memory import Placed, nbytes
 from dsl.codegen.places import surround

@@ -1,35 +1,81 @@
-"""Emits the stages of a kernel over one panel of columns: a row's results are short vectors in scratch memory."""
+"""Kernels that reduce an axis before the last: panels of some columns are spread over threads.
+
+A row's results are short vectors in scratch memory, and the innermost loop goes over the columns of a panel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dsl.codegen import elementwise
-from dsl.codegen.accesses import is_costly, start_value
+from dsl.codegen.accesses import ceil_div, is_costly, start_value
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.evaluate import literal
 from dsl.codegen.expressions import Affine, Expression
+from dsl.codegen.kernels.rows import Rows
 from dsl.codegen.llvm import Function, Operand
 from dsl.codegen.plan import Root, Stage
 
-if TYPE_CHECKING:
-    from dsl.codegen.kernels import KernelEmitter
+__all__ = ["Panels"]
 
-__all__ = ["Panel"]
+_TILE = 512  # columns of a panel: narrow ones touch a page for a few cache lines
+_PANEL = 1 << 21  # bytes of a panel that is swept several times: a share of the last cache
+_FEW = 16  # columns of a panel that LLVM must not unroll
 
-_FEW = 16  # columns
+
+class Panels(Rows):
+    """Panels side by side."""
+
+    def panels(self) -> None:
+        host = self.host.fn
+        last = len(self.kernel.variables) - 1
+        columns = self.extent(host, [last])
+        tile = self.tile()
+        if isinstance(columns, int) and columns < 2 * tile:  # two panels, if they are worth it
+            tile = columns if columns < 128 else -(-columns // 128) * 64
+        panels = ceil_div(host, columns, tile)
+        outer = [[k] for k in self.kept if k != last]
+        swept = self.merged(sorted(self.inner))
+        rest: Operand = 1
+        for group in outer:
+            rest = host.mul(rest, self.extent(host, group))
+
+        def body(fn: Function, lo: Operand, hi: Operand) -> None:
+            panel = Panel(self, fn, tile, swept)
+            evaluator = panel.evaluator
+            with fn.loop(lo, hi) as at, evaluator.scope():
+                if outer:
+                    self.unflatten(evaluator, outer, fn.binary("udiv", at, panels))
+                    at = fn.binary("urem", at, panels)
+                panel.left = fn.as_value(fn.mul(at, tile), "i64")
+                panel.width = (
+                    tile
+                    if isinstance(columns, int) and columns % tile == 0
+                    else fn.minimum(tile, fn.sub(columns, panel.left))
+                )
+                panel.run()
+            panel.release()
+
+        work = self.cost(self.kernel.stages) * self.elements_of(swept) * tile
+        self.parallel(host.mul(panels, rest), work, body)
+
+    def tile(self) -> int:
+        """Return how many columns a panel has: few enough that what is swept again is still in the cache."""
+        if sum(not stage.per_row for stage in self.kernel.stages) == 1:
+            return _TILE
+        widest = max(root.value.dtype.itemsize for root in self.kernel.roots)
+        column = self.elements_of([sorted(self.inner)]) * widest
+        return max(_TILE // 4, min(_TILE, int(_PANEL / max(column, 1)) // 64 * 64))
 
 
 class Panel:
     """Emits the stages over one panel of columns."""
 
-    def __init__(
-        self, kernel: KernelEmitter, fn: Function, tile: int, swept: list[list[int]]
-    ) -> None:
+    def __init__(self, kernel: Panels, fn: Function, tile: int, swept: list[list[int]]) -> None:
         self.k, self.fn, self.tile, self.swept = kernel, fn, tile, swept
         self.evaluator = kernel.evaluator(fn)
         self.evaluator.fetch = self.fetch

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dsl.codegen.accesses import stride_of, walk
 from dsl.codegen.arrays import Array
 from dsl.codegen.evaluate import Evaluator
 from dsl.codegen.expressions import Affine
+from dsl.codegen.kernels.nests import Nests
 from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.plan import Stage
-
-if TYPE_CHECKING:
-    from dsl.codegen.kernels import KernelEmitter
 
 __all__ = ["Ahead"]
 
@@ -47,7 +44,7 @@ class _Row:
 class Ahead:
     """What to fetch during the rows of a kernel, whose swept axes are one loop."""
 
-    def __init__(self, emitter: KernelEmitter, fn: Function, swept: list[list[int]]) -> None:
+    def __init__(self, emitter: Nests, fn: Function, swept: list[list[int]]) -> None:
         self.emitter, self.swept = emitter, swept
         sweeps = [k for k, stage in enumerate(emitter.kernel.stages) if not stage.per_row]
         self.first, self.last = (sweeps[0], sweeps[-1]) if sweeps else (0, 0)

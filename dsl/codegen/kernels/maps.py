@@ -1,0 +1,245 @@
+"""Kernels without a reduction: contiguous axes are one loop, transposing reads are tiled, plain copies move whole rows.
+
+A map that a loop applies again and again is done a block of points at a time, so that the block stays in the first cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dsl.codegen.accesses import ceil_div, stride_of, walk
+from dsl.codegen.arrays import Scalar, store_scalar
+from dsl.codegen.evaluate import Evaluator
+from dsl.codegen.expressions import Expression
+from dsl.codegen.kernels.nests import Nests
+from dsl.codegen.llvm import Function, Operand, Value
+
+__all__ = ["Maps"]
+
+_BLOCK = 32  # side of a tile when a transposed array is read
+_TRIPS = 64  # of a loop, made on one block of points before the next
+_MOVING = 64  # points of a block that is done when none of them moves
+_BLOCK_BYTES = 32 * 1024  # of such a block; results that take their operand's place count twice
+
+
+class Maps(Nests):
+    """Every point is computed and stored by itself."""
+
+    def maps(self) -> None:
+        groups = self.merged(range(len(self.kernel.variables)))
+        expressions = [root.expression for root in self.kernel.roots]
+        each = self.cost(self.kernel.stages)
+
+        def store(evaluator: Evaluator) -> Callable[[], None]:
+            return partial(self.store_point, evaluator)
+
+        tile = self.tiled_axis(groups)
+        if tile is not None:
+            self.tiled_maps(groups, tile, store, each)
+            return
+        copies = self.copies_rows(groups)
+        if len(groups) <= 1:
+
+            def flat(fn: Function, lo: Operand, hi: Operand) -> None:
+                evaluator = self.own_fetch(self.evaluator(fn))
+                if copies:
+                    self.copy_row(evaluator, groups[0], lo, hi)
+                else:
+                    self.nest(
+                        evaluator, groups, store(evaluator), hoist=expressions, first=(lo, hi)
+                    )
+
+            self.parallel(self.extent(self.host.fn, groups[0]) if groups else 1, each, flat)
+            return
+        prefix = min(self.flat_prefix(groups), len(groups) - 1)
+        outer, rest = groups[:prefix], groups[prefix:]
+
+        def nested(fn: Function, lo: Operand, hi: Operand) -> None:
+            evaluator = self.own_fetch(self.evaluator(fn))
+            self.hoist(evaluator, expressions)
+            with fn.loop(lo, hi, metadata=self.independent(self.group)) as at, evaluator.scope():
+                self.unflatten(evaluator, outer, at)
+                if copies:
+                    row = partial(
+                        self.copy_row, evaluator, groups[-1], 0, self.extent(fn, groups[-1])
+                    )
+                    self.nest(evaluator, rest[:-1], row, vector=False)
+                else:
+                    self.nest(evaluator, rest, store(evaluator), hoist=expressions)
+
+        count = self.extent(self.host.fn, [k for g in outer for k in g])
+        self.parallel(count, each * self.elements_of(rest), nested)
+
+    def store_point(self, evaluator: Evaluator) -> None:
+        """Compute and store the roots at one point: all loads before all stores, they may share memory."""
+        roots = list(self.kernel.roots)
+        values = [evaluator.value(root.expression) for root in roots]
+        for root, value in zip(roots, values):
+            if root.value in self.stores:
+                address = evaluator.address(self.stores[root.value], root.index)
+                store_scalar(evaluator.fn, root.value.dtype, value, address, evaluator.metadata)
+
+    def own_fetch(self, evaluator: Evaluator) -> Evaluator:
+        """Loads of what this kernel computes at the same point are registers."""
+
+        def fetch(e: Expression) -> Scalar | None:
+            root = self.roots.get(e.value)  # type: ignore[arg-type]
+            return evaluator.value(root.expression) if root is not None else None
+
+        evaluator.fetch = fetch
+        return evaluator
+
+    # -- copies and tiles --------------------------------------------------------------------------------------------
+
+    def copies_rows(self, groups: list[list[int]]) -> bool:
+        """Tell whether the kernel only moves stretches of memory that are not too short."""
+        roots = list(self.kernel.roots)
+        if (
+            len(roots) != 1
+            or not groups
+            or roots[0].expression.kind != "load"
+            or self.elements_of(groups[-1:]) < 16
+        ):
+            return False
+        (root,) = roots
+        e, last = root.expression, self.kernel.variables[groups[-1][-1]]
+        source, target = self.host.array(e.value), self.stores.get(root.value)  # type: ignore[arg-type]
+        if target is None or any(i.extra and last in i.vars for i in e.index):
+            return False
+        return bool(
+            stride_of(e.index, source, last) == 1 and stride_of(root.index, target, last) == 1
+        )
+
+    def copy_row(self, evaluator: Evaluator, group: list[int], lo: Operand, hi: Operand) -> None:
+        """Copy a stretch of memory."""
+        fn = evaluator.fn
+        (root,) = self.kernel.roots
+        e = root.expression
+        self.place(evaluator, group, lo)
+        target = evaluator.address(self.stores[root.value], root.index)
+        source = evaluator.address(self.host.array(e.value), e.index)  # type: ignore[arg-type]
+        size = fn.maximum(fn.mul(fn.sub(hi, lo), root.value.dtype.itemsize), 0)
+        fn.call(
+            "void",
+            "llvm.memmove.p0.p0.i64",
+            target,
+            source,
+            fn.as_value(size, "i64"),
+            Value("false", "i1"),
+        )
+        for k in group:
+            del evaluator.points[self.kernel.variables[k]]
+
+    def tiled_axis(self, groups: list[list[int]]) -> int | None:
+        """Return the loop along which some array is read contiguously while another one is written so, or None."""
+        if len(groups) < 2 or self.elements_of(groups) < 4096:
+            return None
+        last = self.kernel.variables[groups[-1][-1]]
+        for k, group in enumerate(groups[:-1]):
+            var = self.kernel.variables[group[-1]]
+            for root in self.kernel.roots:
+                for e in walk(root.expression):
+                    if e.kind != "load" or e.value in self.roots:
+                        continue
+                    array = self.host.array(e.value)  # type: ignore[arg-type]
+                    along, across = stride_of(e.index, array, var), stride_of(e.index, array, last)
+                    if along == 1 and across not in (None, 0, 1):
+                        return k
+        return None
+
+    def tiled_maps(self, groups: list[list[int]], tile: int, store: Any, each: float) -> None:
+        """Read and write in square tiles, so that both sides use whole cache lines."""
+        outer = [g for k, g in enumerate(groups[:-1]) if k != tile]
+        across, along = groups[tile], groups[-1]
+        host = self.host.fn
+        expressions = [root.expression for root in self.kernel.roots]
+        high, wide = self.extent(host, across), self.extent(host, along)
+        bands = ceil_div(host, high, _BLOCK)
+        rest: Operand = 1
+        for g in outer:
+            rest = host.mul(rest, self.extent(host, g))
+
+        def band(fn: Function, lo: Operand, hi: Operand) -> None:
+            evaluator = self.own_fetch(self.evaluator(fn))
+            with fn.loop(lo, hi) as at, evaluator.scope():
+                row = fn.binary("urem", at, bands)
+                self.unflatten(evaluator, outer, fn.binary("udiv", at, bands)) if outer else None
+                top = fn.mul(row, _BLOCK)
+                bottom = fn.minimum(fn.add(top, _BLOCK), high)
+                with fn.loop(0, wide, _BLOCK) as left, evaluator.scope():
+                    right = fn.minimum(fn.add(left, _BLOCK), wide)
+                    with fn.loop(top, bottom) as i, evaluator.scope():
+                        self.place(evaluator, across, i)
+                        self.nest(
+                            evaluator,
+                            [along],
+                            store(evaluator),
+                            hoist=expressions,
+                            first=(left, right),
+                        )
+
+        self.parallel(host.mul(bands, rest), each * 2 * _BLOCK * self.elements_of([along]), band)
+
+    # -- maps that are repeated --------------------------------------------------------------------------------------
+
+    def is_flat(self, points: int) -> bool:
+        """Tell whether the kernel is one loop over at least so many points, as far as is known."""
+        groups = self.merged(range(len(self.kernel.variables)))
+        return len(groups) == 1 and self.elements_of(groups) >= points
+
+    def repeat(
+        self, trips: Value, start: Callable[[Value], None], finish: Callable[[], None], moving: Expression | None
+    ) -> None:  # fmt: skip
+        """Apply a flat map again and again, a block of points at a time.
+
+        `start` is told the number of each trip; `finish` is called in the program after a share of the trips. Where
+        `moving` is false, no later trip changes anything: a block of such points is done.
+        """
+        host, self.group = self.host.fn, self.new_group()
+        (group,) = self.merged(range(len(self.kernel.variables)))
+        count, block = self.extent(host, group), self.block() if moving is None else _MOVING
+
+        def body(fn: Function, lo: Operand, hi: Operand) -> None:
+            evaluator = self.own_fetch(self.evaluator(fn))
+            trip, end = fn.variable("i64"), fn.use(last)
+            with fn.loop(lo, hi) as at:
+                low = fn.mul(at, block)
+                high = fn.minimum(fn.add(low, block), count)
+                trip.set(fn.use(first))
+                with fn.while_(lambda: fn.compare("slt", trip.get(), end)), evaluator.scope():
+                    start(trip.get())
+                    done = self.trip(evaluator, group, (low, high), moving)
+                    trip.set(fn.select(done, end, fn.add(trip.get(), 1)))
+
+        with host.loop(0, trips, _TRIPS) as first:
+            last = host.as_value(host.minimum(host.add(first, _TRIPS), trips), "i64")
+            work = self.cost(self.kernel.stages) * block * _TRIPS
+            self.parallel(ceil_div(host, count, block), work, body)
+            finish()
+
+    def trip(
+        self, evaluator: Evaluator, group: list[int], ends: tuple[Operand, Operand], moving: Expression | None
+    ) -> Value:  # fmt: skip
+        """Apply a map to a block of points once; return whether no further trip changes it."""
+        fn = evaluator.fn
+        any_moves = fn.variable("i1", Value("false", "i1"))
+
+        def point() -> None:
+            self.store_point(evaluator)
+            if moving is not None:
+                moves = evaluator.value(moving)
+                assert isinstance(moves, Value)
+                any_moves.set(fn.either(any_moves.get(), moves))
+
+        expressions = [root.expression for root in self.kernel.roots]
+        self.nest(evaluator, [group], point, hoist=expressions, first=ends)
+        return Value("false", "i1") if moving is None else fn.invert(any_moves.get())
+
+    def block(self) -> int:
+        """Return for how many points all arrays of a map fit into half of the first cache."""
+        loads = {e.value for r in self.kernel.roots for e in walk(r.expression) if e.kind == "load"}
+        values = {*loads, *self.stores} - {None}
+        size = sum(value.dtype.itemsize for value in values if value is not None)
+        return max(64, _BLOCK_BYTES // size // 64 * 64)

@@ -1,0 +1,218 @@
+"""Kernels that reduce the last axis: rows are spread over threads, each is swept stage by stage, its results in registers.
+
+A last axis that is kept but very short is unrolled into lanes, which are swept together. What a later stage reads of an earlier
+one, and nobody else does, is kept for one row in scratch memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from dsl.codegen import elementwise
+from dsl.codegen.accesses import contiguous, start_value
+from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
+from dsl.codegen.evaluate import Evaluator, literal
+from dsl.codegen.expressions import Affine, Expression
+from dsl.codegen.kernels.ahead import Ahead
+from dsl.codegen.kernels.nests import Nests
+from dsl.codegen.llvm import Function, Operand, Value, Variable, read
+from dsl.codegen.plan import Root, Stage
+from dsl.ir import graph as ir
+
+__all__ = ["Accumulators", "Results", "Rows", "Temporaries"]
+
+_STACK = 16 * 1024  # bytes of scratch on the stack; more comes from the allocator
+
+Accumulators = dict[tuple[Root, int | None], tuple[Variable, ...]]  # by lane of an unrolled axis
+Results = dict[tuple[ir.Value, int | None], Scalar]
+Temporaries = dict[ir.Value, Array]
+
+
+class Rows(Nests):
+    """One row after another, each in all its stages."""
+
+    def rows(self) -> None:
+        host = self.host.fn
+        kept, swept = self.merged(self.kept), self.merged(sorted(self.inner))
+        prefix = self.flat_prefix(kept)
+        outer, rest = kept[:prefix], kept[prefix:]
+        everything = [root.expression for root in self.kernel.roots]
+
+        def body(fn: Function, lo: Operand, hi: Operand) -> None:
+            evaluator = self.evaluator(fn)
+            temps, release = self.temporaries(fn, 1)
+            results: Results = {}
+            evaluator.fetch = partial(self.row_fetch, evaluator, results, temps)
+            self.hoist(evaluator, everything)
+            row = partial(self.row, evaluator, swept, results, temps, Ahead(self, fn, swept))
+            with fn.loop(lo, hi, metadata=self.independent(self.group)) as at, evaluator.scope():
+                if outer:
+                    self.unflatten(evaluator, outer, at)
+                self.nest(evaluator, rest, row, vector=False, hoist=everything)
+            release()
+
+        count = self.extent(host, [k for g in outer for k in g])
+        self.parallel(count, self.cost(self.kernel.stages) * self.elements_of(rest + swept), body)
+
+    def row(
+        self, evaluator: Evaluator, swept: list[list[int]], results: Results, temps: Temporaries,
+        ahead: Ahead,
+    ) -> None:  # fmt: skip
+        """All stages of one row."""
+        fn = evaluator.fn
+        results.clear()
+        with evaluator.scope():
+            for number, stage in enumerate(self.kernel.stages):
+                self.current = number
+                if stage.per_row:
+                    self.finish_rows(evaluator, stage.roots, None, results)
+                    continue
+                reduces = [root for root in stage.roots if root.reduce]
+                accumulators = {
+                    (root, lane): self.accumulator(fn, root)
+                    for root in reduces
+                    for lane in self.lanes
+                }
+                point = partial(self.row_point, evaluator, stage, accumulators, temps)
+                ahead.before(number, evaluator)
+                self.nest(evaluator, swept, point, hoist=[root.expression for root in stage.roots])
+                ahead.after(number, evaluator)
+                self.finish_rows(evaluator, reduces, accumulators, results)
+
+    def row_point(
+        self, evaluator: Evaluator, stage: Stage, accumulators: Accumulators, temps: Temporaries
+    ) -> None:
+        """One point of a row, in all lanes; what the lanes share is computed before."""
+        if self.lane_axis is not None:
+            self.hoist(evaluator, [root.expression for root in stage.roots])
+        for lane in self.lanes:
+            with self.in_lane(evaluator, lane):
+                self.sweep(evaluator, stage, accumulators)
+                for root in stage.roots:
+                    if root.value in temps:
+                        address = evaluator.address(temps[root.value], self.temp_index(root.index))
+                        value = evaluator.value(root.expression)
+                        store_scalar(
+                            evaluator.fn, root.value.dtype, value, address, evaluator.metadata
+                        )
+
+    def sweep(self, evaluator: Evaluator, stage: Stage, accumulators: Accumulators) -> None:
+        """One point of a sweep: store what is stored, add up what is reduced."""
+        fn = evaluator.fn
+        values = [evaluator.value(root.expression) for root in stage.roots]
+        for root, value in zip(stage.roots, values):
+            dtype = root.value.dtype
+            if root.reduce:
+                parts = accumulators[root, self.lane]
+                both = elementwise.combine(
+                    fn, root.node.op.name, dtype, read(parts), value, reassociate=True
+                )
+                for variable, part in zip(parts, both if isinstance(both, tuple) else (both,)):
+                    variable.set(part)
+            elif root.value in self.stores:
+                address = evaluator.address(self.stores[root.value], root.index)
+                store_scalar(fn, dtype, value, address, evaluator.metadata)
+
+    def finish_rows(
+        self,
+        evaluator: Evaluator,
+        roots: Sequence[Root],
+        accumulators: Accumulators | None,
+        results: Results,
+    ) -> None:
+        """Take what a sweep has added up, or compute what a row has once, and store it if somebody else reads it."""
+        for lane in self.lanes:
+            with self.in_lane(evaluator, lane):
+                for root in roots:
+                    value = (
+                        evaluator.value(root.expression)
+                        if accumulators is None
+                        else read(accumulators[root, lane])
+                    )
+                    results[root.value, lane] = value
+                    if root.value in self.stores:
+                        address = evaluator.address(self.stores[root.value], root.index)
+                        store_scalar(
+                            evaluator.fn, root.value.dtype, value, address, evaluator.metadata
+                        )
+
+    def row_fetch(
+        self, evaluator: Evaluator, results: Results, temps: Temporaries, e: Expression
+    ) -> Scalar | None:
+        """Return a value that this kernel itself computes from where it is, or None for others."""
+        root = self.roots.get(e.value)  # type: ignore[arg-type]
+        if root is None:
+            return None
+        if (root.value, self.lane) in results:
+            return results[root.value, self.lane]
+        if root.stage == self.current and e.index == root.index:
+            return evaluator.value(root.expression)
+        if root.value in temps:
+            address = evaluator.address(temps[root.value], self.temp_index(e.index))
+            return load_scalar(evaluator.fn, root.value.dtype, address, evaluator.metadata)
+        return None
+
+    # -- accumulators and lanes --------------------------------------------------------------------------------------
+
+    def accumulator(self, fn: Function, root: Root) -> tuple[Variable, ...]:
+        dtype = root.value.dtype
+        start = literal(start_value(root.node.op.name, dtype), dtype)
+        parts = start if isinstance(start, tuple) else (start,)
+        made = tuple(fn.variable(part.type) for part in parts)
+        for variable, part in zip(made, parts):
+            variable.set(part)
+        return made
+
+    @contextlib.contextmanager
+    def in_lane(self, evaluator: Evaluator, lane: int | None) -> Iterator[None]:
+        """Be at one point of the unrolled axis."""
+        if self.lane_axis is None or lane is None:
+            yield
+            return
+        var = self.kernel.variables[self.lane_axis]
+        with evaluator.scope():
+            self.lane = evaluator.points[var] = lane
+            yield
+        del evaluator.points[var]
+        self.lane = None
+
+    # -- scratch memory ----------------------------------------------------------------------------------------------
+
+    def temporaries(
+        self, fn: Function, width: int
+    ) -> tuple[dict[ir.Value, Array], Callable[[], None]]:
+        """Make room for one row (times `width` columns) of each value that a later stage reads and nobody else."""
+        made: dict[ir.Value, Array] = {}
+        to_free: list[Value] = []
+        dims = [self.host.dim(self.kernel.variables[k].extent) for k in sorted(self.inner)]
+        if width > 1:
+            dims.append(width)
+        for root in self.kernel.roots:
+            if (
+                root.reduce
+                or root.value in self.stores
+                or self.kernel.stages[root.stage].per_row
+                or not self.read_later(root)
+            ):
+                continue
+            size: Operand = root.value.dtype.itemsize
+            for dim in dims:
+                size = fn.mul(size, dim)
+            if isinstance(size, int) and size <= _STACK:
+                pointer = fn.alloca(max(size, 16), 64)
+            else:
+                pointer = fn.call("ptr", "dsl_alloc", fn.as_value(size, "i64"))
+                to_free.append(pointer)
+            made[root.value] = Array(root.value.dtype, pointer, tuple(dims), contiguous(fn, dims))
+
+        def release() -> None:
+            for pointer in to_free:
+                fn.call("void", "dsl_free", pointer)
+
+        return made, release
+
+    def temp_index(self, index: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        """Drop the kept axes of an index: a temporary holds one row."""
+        return tuple(i for k, i in enumerate(index) if k in self.inner)

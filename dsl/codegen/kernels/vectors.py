@@ -1,0 +1,151 @@
+"""Loops that LLVM turns into vector code: what it is told about each, in metadata.
+
+Iterations of such a loop are independent: its memory accesses form a group of which no two iterations touch the same place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from dsl.codegen.accesses import walk
+from dsl.codegen.elementwise.reals import MATH
+from dsl.codegen.evaluate import Evaluator
+from dsl.codegen.expressions import Var
+from dsl.codegen.kernels.space import Space
+from dsl.codegen.llvm import Function, Lanes, Operand, Value
+from dsl.codegen.plan import Root
+from dsl.codegen.vector_unit import register_bytes
+
+__all__ = ["VectorLoops"]
+
+_SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as many vectors at once
+_REGISTERS = 4  # that a call of an elementary function fills
+_SHORT = 16  # iterations of a loop that is left to be unrolled
+
+
+class VectorLoops(Space):
+    """The innermost loops of a kernel."""
+
+    def vector_loops(
+        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], group: str, otherwise: str
+    ) -> Iterator[Value]:  # fmt: skip
+        """Open, one after the other, the loops that together go from one end to the other; yield where each is.
+
+        A loop that calls elementary functions is told how many elements to take at a time: as many as fill the four
+        registers that a routine of the library takes. What remains is done a register at a time. Other loops are left
+        to LLVM, with other metadata; it may call the routines for one register. In short ones functions are inlined.
+        """
+        fn = evaluator.fn
+        for low, high, lanes in self.stretches(fn, var, *ends):
+            told = lanes is not None and len(lanes) == 1
+            metadata = self.in_step(group, lanes[0]) if told else otherwise  # type: ignore[index]
+            before, fn.lanes = fn.lanes, lanes
+            with fn.loop(low, high, metadata=metadata) as at, evaluator.scope():
+                yield at
+            fn.lanes = before
+
+    def stretches(
+        self, fn: Function, var: Var, low: Operand, high: Operand
+    ) -> Iterator[tuple[Operand, Operand, Lanes]]:
+        """Yield where the loops along a variable start and end, and for how many elements each may call routines."""
+        one, extent = self.elements_at_once(var), fn.sub(high, low)
+        many = _REGISTERS * one
+        if isinstance(extent, int) and extent < max(many, _SHORT):
+            yield low, high, None
+        elif not one:
+            yield low, high, (register_bytes() // 8, register_bytes() // 4)
+        elif isinstance(low, Value) and not self.inner:  # a thread's share: what remains is little
+            yield low, high, (many,)
+        else:
+            middle = fn.add(low, fn.masked(extent, -many))
+            yield low, middle, (many,)
+            if middle != high:
+                yield middle, high, (one,)
+
+    def elements_at_once(self, var: Var) -> int:
+        """Return how many elements fill a register in a loop that calls functions and reads elements close together.
+
+        Zero if it does not: long strides and reads through index arrays are left to LLVM to weigh up.
+        """
+        roots = list(self.kernel.stages[self.current].roots if self.inner else self.kernel.roots)
+        moving = [e for r in roots for e in walk(r.expression) if var in e.vars]
+        if not any(e.node is not None and e.node.op.name in MATH for e in moving):
+            return 0
+        if any(e.dtype.kind == "c" for e in moving) or not all(
+            self.is_smooth(r, var) for r in roots
+        ):
+            return 0
+        return register_bytes() // max(4, *(e.dtype.itemsize for e in moving))
+
+    def is_smooth(self, root: Root, var: Var) -> bool:
+        """Tell whether the accesses for a root go to every element along a variable, or to every other, or stay."""
+        places = [(e.index, e.value) for e in walk(root.expression) if e.kind == "load"]
+        if root.value in self.stores:
+            places.append((root.index, root.value))
+        return all(self.step(index, value, var) in (0, 1, 2) for index, value in places)
+
+    # -- what LLVM is told -------------------------------------------------------------------------------------------
+
+    def new_group(self) -> str:
+        """Return a new name for memory accesses of which no two iterations of a loop touch the same place."""
+        return self.module.metadata("distinct !{}")
+
+    @staticmethod
+    @contextlib.contextmanager
+    def accessing(evaluator: Evaluator, group: str) -> Iterator[None]:
+        """Let memory accesses belong to a group, if there is one."""
+        before = evaluator.metadata
+        if group:
+            evaluator.metadata = f", !llvm.access.group {group}"
+        yield
+        evaluator.metadata = before
+
+    def independent(self, group: str, extent: Operand = -1) -> str:
+        """Return what tells LLVM that a loop's iterations are independent, if a group of accesses says so.
+
+        Vector code gains nothing from more unrolling than the vectoriser's own; that costs a tenth of the compile time.
+        Loops of a few iterations are left to be unrolled, so that the loop around them is the one to vectorise. Where an
+        element takes long chains of dependent steps, vectors are worked on side by side: four need 0.85 times the time
+        of two, but with many functions a fifth more of compile time, too. (Most loops that call functions are not told
+        this, but how many elements to take: see `vector_loops`.)
+        """
+        if not group:
+            return ""
+        accesses = self.module.metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
+        if isinstance(extent, int) and 0 <= extent <= _SHORT:
+            return self.module.metadata(f"distinct !{{%self, {accesses}}}")
+        once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
+        vectors = self.vectors(extent)
+        if vectors == 1:
+            return self.module.metadata(f"distinct !{{%self, {accesses}, {once}}}")
+        several = self.module.metadata(f'!{{!"llvm.loop.interleave.count", i32 {vectors}}}')
+        return self.module.metadata(f"distinct !{{%self, {accesses}, {once}, {several}}}")
+
+    def in_step(self, group: str, lanes: int) -> str:
+        """Return what tells LLVM to take so many iterations at a time, which are independent."""
+        parts = [
+            f'!{{!"llvm.loop.parallel_accesses", {group}}}',
+            '!{!"llvm.loop.unroll.disable"}',
+            f'!{{!"llvm.loop.vectorize.width", i32 {lanes}}}',
+            '!{!"llvm.loop.interleave.count", i32 1}',
+        ]
+        return self.module.metadata(
+            f"distinct !{{%self, {', '.join(map(self.module.metadata, parts))}}}"
+        )
+
+    def plain(self) -> str:
+        """Return what tells LLVM that a loop is short and best left alone."""
+        scalar = self.module.metadata('!{!"llvm.loop.vectorize.enable", i1 false}')
+        once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
+        return self.module.metadata(f"distinct !{{%self, {scalar}, {once}}}")
+
+    def vectors(self, extent: Operand) -> int:
+        """Return how many vectors a loop works on side by side; an extent of -1 is a thread's share of a long one."""
+        if extent == -1:
+            return self.side_by_side
+        # A sum is a chain, too: each addition waits for the one before.
+        sums = any(root.reduce for root in self.kernel.stages[self.current].roots)
+        most = 4 if sums and self.side_by_side == 1 else self.side_by_side
+        long = extent if isinstance(extent, int) else _SIDE_BY_SIDE[2]
+        return max(v for v in (1, 2, 4) if v <= most and long >= _SIDE_BY_SIDE.get(v, 0))
