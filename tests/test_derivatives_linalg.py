@@ -134,7 +134,7 @@ def symmetric(op: str, **attrs: Any) -> Body:
 
 def svd(full: bool = False) -> Body:
     def body(a: Algebra, x: Value) -> list[Value]:
-        u, s, vh = a.svd(x, full_matrices=full)
+        u, s, vh = a.several("svd", x, full_matrices=full)
         both = a.matmul(
             a.multiply(u, a.expanded(a.as_dtype(a.sin(s), u.dtype), (s.tensor.rank - 1,))), vh
         )
@@ -144,12 +144,12 @@ def svd(full: bool = False) -> Body:
 
 
 def eigh(a: Algebra, x: Value) -> list[Value]:
-    w, v = a.eigh(hermitian(a, x), lower=True)
+    w, v = a.several("eigh", hermitian(a, x), lower=True)
     return [w, weighted(a, v, h(a, v))]
 
 
 def eig(a: Algebra, x: Value) -> list[Value]:
-    w, v = a.eig(x)
+    w, v = a.several("eig", x)
     return [w, weighted(a, v, a.inv(v)), weighted(a, v, h(a, v))]
 
 
@@ -227,7 +227,7 @@ def gradient(body: Body, x: np.ndarray, *gs: Any) -> np.ndarray:
 
 def test_gradients_that_are_known() -> None:
     x = draw(np.random.default_rng(4), (3, 3), C128)
-    logarithm = gradient(lambda a, x: a.slogdet(x)[1], x, 1.0)
+    logarithm = gradient(lambda a, x: a.several("slogdet", x)[1], x, 1.0)
     np.testing.assert_allclose(logarithm, np.linalg.inv(x).T)
     trace = gradient(through("eigvals"), x, np.ones(3) + 0j)
     np.testing.assert_allclose(trace, np.eye(3), atol=1e-12)
@@ -272,7 +272,7 @@ def test_eigenvalues_in_another_order_than_beside_their_vectors() -> None:
 def test_vectors_of_equal_values_that_nobody_asks_for() -> None:
     x = np.diag([3.0, 2, 0, 0])
     only = {"start": (0, 0), "size": (4, 1), "step": (1, 1)}
-    first = lambda a, x: a.slice(a.svd(x, full_matrices=False)[0], **only)
+    first = lambda a, x: a.slice(a.several("svd", x, full_matrices=False)[0], **only)
     assert np.isfinite(gradient(first, x, np.ones((4, 1)))).all()
     for body, g in (
         (through("eigvalsh", lower=True), np.ones(3)),
@@ -283,13 +283,13 @@ def test_vectors_of_equal_values_that_nobody_asks_for() -> None:
 
 def test_logarithms_of_singular_matrices_are_steeper_than_any_number() -> None:
     x = np.stack([np.eye(2), np.ones((2, 2))])
-    found = gradient(lambda a, x: a.slogdet(x)[1], x, np.ones(2))
+    found = gradient(lambda a, x: a.several("slogdet", x)[1], x, np.ones(2))
     np.testing.assert_allclose(found, [np.eye(2), np.full((2, 2), np.nan)])
 
 
 @pytest.mark.parametrize(("body", "reason"), [
     (through("qr", mode="complete"), "complete `q` are arbitrary"),
-    (lambda a, x: a.svd(x, full_matrices=True)[0], "complete `u` or `vh` are arbitrary"),
+    (lambda a, x: a.several("svd", x, full_matrices=True)[0], "complete `u` or `vh` are arbitrary"),
 ])  # fmt: skip
 def test_what_completes_a_basis_is_refused(body: Body, reason: str) -> None:
     graph = build(body, TensorType(F64, (3, 2)))

@@ -255,7 +255,7 @@ class _Trips(Backward):
             type = self._stack(length).tensor
             self.offsets[length] = self.param(type)
         start = self.row(self.offsets[length], scalar(I64))
-        return Algebra(self).dynamic_slice(joined, start, axis=0, size=value.shape[0], step=1)  # type: ignore[no-any-return]
+        return Algebra(self).dynamic_slice(joined, start, axis=0, size=value.shape[0], step=1)
 
 
 class _Loop:
@@ -429,7 +429,7 @@ class _Loop:
     def _offsets(self, a: Algebra, length: Value) -> Value:
         """Return where the parts of each trip begin, which have the lengths that are stacked."""
         lengths = self.saved[length]
-        return a.subtract(a.cumsum(lengths, axis=0), lengths)  # type: ignore[no-any-return]
+        return a.subtract(a.cumsum(lengths, axis=0), lengths)
 
     def _types(self) -> list[Any]:
         carried = [self._loose(self.params[self.first + k].tensor) for k in self.carried]

@@ -41,7 +41,7 @@ def _padded(a: Algebra, part: Part) -> Value:
     high = tuple(n - s - m for n, s, m in zip(part.type.shape, low, part.value.shape, strict=True))
     if all(isinstance(d, int) and d == 0 for d in (*low, *high)):
         return part.value
-    return a.pad(part.value, a.builder.constant(0, part.type.dtype), low=low, high=high)  # type: ignore[no-any-return]
+    return a.pad(part.value, a.builder.constant(0, part.type.dtype), low=low, high=high)
 
 
 def _added(a: Algebra, result: Value, part: Part, in_place: bool, fresh: bool = False) -> Value:
@@ -49,7 +49,7 @@ def _added(a: Algebra, result: Value, part: Part, in_place: bool, fresh: bool = 
     if part.place == "gather":
         if not attrs["axes"]:
             return total(a, result, value)
-        return a.scatter(result, value, *part.inputs, axes=attrs["axes"], mode="add")  # type: ignore[no-any-return]
+        return a.scatter(result, value, *part.inputs, axes=attrs["axes"], mode="add")
     if part.place == "slice":
         if not in_place and _is_plain(part):
             return total(a, result, _padded(a, part))
@@ -57,9 +57,9 @@ def _added(a: Algebra, result: Value, part: Part, in_place: bool, fresh: bool = 
             value = a.add(
                 a.slice(result, start=attrs["start"], size=value.shape, step=attrs["step"]), value
             )
-        return a.update_slice(result, value, start=attrs["start"], step=attrs["step"])  # type: ignore[no-any-return]
+        return a.update_slice(result, value, start=attrs["start"], step=attrs["step"])
     axis, step = attrs["axis"], attrs["step"]
     if not fresh:
         there = a.dynamic_slice(result, *part.inputs, axis=axis, size=value.shape[axis], step=step)
         value = a.add(there, value)
-    return a.update_dynamic_slice(result, value, *part.inputs, axis=axis, step=step)  # type: ignore[no-any-return]
+    return a.update_dynamic_slice(result, value, *part.inputs, axis=axis, step=step)

@@ -253,7 +253,7 @@ def _while(builder: Rewriter, loop: _Loop) -> list[Value]:
 
 def _first(a: Algebra, buffer: Value, type: TensorType) -> Value:
     rank = len(type.shape)
-    return a.slice(buffer, start=(0,) * rank, size=type.shape, step=(1,) * rank)  # type: ignore[no-any-return]
+    return a.slice(buffer, start=(0,) * rank, size=type.shape, step=(1,) * rank)
 
 
 def _rows(type: TensorType, rows: DimLike) -> TensorType:

@@ -1,6 +1,7 @@
 """Ops as functions of values, for whoever writes formulas: derivative rules, batching rules, whole transformations.
 
-`Algebra(builder)` has a method for each op: `a.sin(x)`, `a.sum(x, axes=(0,))`. Operands are values or Python numbers,
+`Algebra(builder)` has a method for each op of one result: `a.sin(x)`, `a.sum(x, axes=(0,))`; ops of several are applied by
+`a.several("svd", x)`. Operands are values or Python numbers,
 which take the dtype of the values beside them. Operands broadcast; those whose sizes cannot be compared, because both
 are symbolic, are taken to fit.
 """
@@ -16,7 +17,7 @@ from dsl.errors import ShapeError
 from dsl.ir.build import Builder
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Value
-from dsl.ir.registry import Trait, get_op
+from dsl.ir.registry import Op, Trait, get_op
 from dsl.ir.types import Shape, TensorType, broadcast_shapes, is_complex
 
 __all__ = ["Algebra", "Operand"]
@@ -30,18 +31,27 @@ class Algebra:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Callable[..., Value]:
         record = get_op(name)
 
-        def apply(*operands: Operand, **attrs: Any) -> Any:
-            values = self.values(*operands)
-            if record.has(Trait.ELEMENTWISE) and len(values) > 1:
-                values = self._fitting(values)
-            outputs = self.builder.node(record, values, attrs).outputs
-            return outputs[0] if len(outputs) == 1 else outputs
+        def apply(*operands: Operand, **attrs: Any) -> Value:
+            (output,) = self._apply(record, operands, attrs)
+            return output
 
         self.__dict__[name] = apply
         return apply
+
+    def several(self, name: str, *operands: Operand, **attrs: Any) -> tuple[Value, ...]:
+        """Apply an op that has several results, or none."""
+        return self._apply(get_op(name), operands, attrs)
+
+    def _apply(
+        self, op: Op, operands: Sequence[Operand], attrs: dict[str, Any]
+    ) -> tuple[Value, ...]:
+        values = self.values(*operands)
+        if op.has(Trait.ELEMENTWISE) and len(values) > 1:
+            values = self._fitting(values)
+        return self.builder.node(op, values, attrs).outputs
 
     def values(self, *operands: Operand) -> list[Value]:
         """Return numbers as constants of the dtype of the last value among the operands."""
@@ -136,12 +146,12 @@ class Algebra:
             if factor == 1:
                 return g
             if factor == -1:
-                return self.negative(g)  # type: ignore[no-any-return]
+                return self.negative(g)
         elif is_complex(factor.dtype) and not is_complex(g.dtype):
             g = self.as_dtype(g, factor.dtype)
         elif is_complex(g.dtype) and not is_complex(factor.dtype):
             factor = self.as_dtype(factor, g.dtype)
-        return self.multiply(g, factor)  # type: ignore[no-any-return]
+        return self.multiply(g, factor)
 
     def adjoint(self, x: Value) -> Value:
         """Swap the last two axes."""

@@ -31,7 +31,7 @@ class Mask:
         """Mask another value in the same way."""
         zero = a.builder.constant(0, value.dtype)
         sides = (value, zero) if self.holds else (zero, value)
-        return a.where(self.condition, *sides)  # type: ignore[no-any-return]
+        return a.where(self.condition, *sides)
 
 
 _CONVERTS = frozenset({"negative", "cast", "conjugate", "real", "imag"})
@@ -108,10 +108,10 @@ def total(a: Algebra, x: Value, y: Value) -> Value:
     """Add two cotangents; where both are masked, so is the sum."""
     one, other = masked(a, x), masked(a, y)
     if one is None or other is None:
-        return a.add(x, y)  # type: ignore[no-any-return]
+        return a.add(x, y)
     if one.condition is not other.condition or one.value is x or other.value is y:
         return Mask(a.logical_or(one.keeps(a), other.keeps(a)), x, True).put(a, a.add(x, y))
     if one.holds == other.holds:
         return one.put(a, total(a, one.value, other.value))
     sides = (one.value, other.value) if one.holds else (other.value, one.value)
-    return a.where(one.condition, *sides)  # type: ignore[no-any-return]
+    return a.where(one.condition, *sides)

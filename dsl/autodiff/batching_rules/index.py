@@ -88,7 +88,7 @@ def _places(a: Batching, start: Value, length: DimLike, step: int, dim: DimLike)
     """Return the indices of each item's box. Boxes do not wrap around: a negative index is made one that is refused."""
     offsets = a.multiply(a.iota(size=length, dtype=I64), step)
     places = a.builder.emit("add", a.expanded(start, (1,)), offsets)
-    return a.where(a.less(places, 0), a.subtract(places, a.builder.size(dim)), places)  # type: ignore[no-any-return]
+    return a.where(a.less(places, 0), a.subtract(places, a.builder.size(dim)), places)
 
 
 # -- order --------------------------------------------------------------------------------------------------------

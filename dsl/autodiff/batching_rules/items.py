@@ -59,4 +59,4 @@ def item(a: Algebra, x: Value, number: Value) -> Value:
 
 
 def _put(a: Algebra, buffer: Value, y: Value, number: Value) -> Value:
-    return a.update_dynamic_slice(buffer, a.expanded(y, (0,)), number, axis=0)  # type: ignore[no-any-return]
+    return a.update_dynamic_slice(buffer, a.expanded(y, (0,)), number, axis=0)

@@ -85,7 +85,7 @@ def select(a: Batching, node: Node, chosen: Value, yes: Value, no: Value) -> Val
         return yes
     if yes.type != no.type:
         raise refusal(node, "the size of a value would differ from item to item")
-    return a.where(a.of_rank(chosen, len(yes.shape) - 1), yes, no)  # type: ignore[no-any-return]
+    return a.where(a.of_rank(chosen, len(yes.shape) - 1), yes, no)
 
 
 def runs_for_all(node: Node) -> bool:

@@ -95,7 +95,7 @@ def _reduce_scatter(a: A, node: Node, g: Value) -> Value:
 def _exchange(a: A, node: Node, g: Value) -> Value:
     """The way back."""
     back = {"dest": node.attrs["source"], "source": node.attrs["dest"]}
-    return a.exchange(g, **_world(node, "tag"), **back)  # type: ignore[no-any-return]
+    return a.exchange(g, **_world(node, "tag"), **back)
 
 
 def _send_vjp(a: A, node: Node, gs: Given) -> list[Value]:
@@ -107,7 +107,7 @@ def _send_vjp(a: A, node: Node, gs: Given) -> list[Value]:
 
 def _recv_vjp(a: A, node: Node, gs: Given) -> list[Value]:
     g = _or_zeros(a, gs[0], node.output.tensor)
-    a.send_to(g, **_world(node, "tag"), dest=node.attrs["source"])
+    a.several("send_to", g, **_world(node, "tag"), dest=node.attrs["source"])
     return []
 
 

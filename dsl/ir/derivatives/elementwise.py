@@ -27,7 +27,7 @@ def _chosen(a: A, condition: Value, x: Any, dtype: np.dtype) -> Value:
     """Return 1 where a condition holds, a number elsewhere."""
     one = a.builder.constant(1, dtype)
     other = x if isinstance(x, Value) else a.builder.constant(x, dtype)
-    return a.where(condition, one, other)  # type: ignore[no-any-return]
+    return a.where(condition, one, other)
 
 
 def _wins(a: A, ahead: Value, tie: Value, dtype: np.dtype) -> Value:
@@ -36,7 +36,7 @@ def _wins(a: A, ahead: Value, tie: Value, dtype: np.dtype) -> Value:
 
 def _half(a: A, tie: Value, dtype: np.dtype) -> Value:
     half, zero = a.builder.constant(0.5, dtype), a.builder.constant(0, dtype)
-    return a.where(tie, half, zero)  # type: ignore[no-any-return]
+    return a.where(tie, half, zero)
 
 
 def _larger(a: A, z: Value, x: Value, y: Value) -> tuple[Value, Value]:
@@ -76,14 +76,14 @@ def _share(a: A, z: Value, x: Value, y: Value, base: str) -> Value:
     """exp(x) / (exp(x) + exp(y)), also of infinities."""
     full, half = a.builder.constant(1, x.dtype), a.builder.constant(0.5, x.dtype)
     endless = a.logical_and(a.equal(x, z), a.isinf(z))
-    return a.where(endless, a.where(a.equal(x, y), half, full), getattr(a, base)(a.subtract(x, z)))  # type: ignore[no-any-return]
+    return a.where(endless, a.where(a.equal(x, y), half, full), getattr(a, base)(a.subtract(x, z)))
 
 
 def _at_origin(a: A, size: Value, x: Value) -> Value:
     """x / size, 0 where the size is."""
     zero, one = a.builder.constant(0, x.dtype), a.builder.constant(1, x.dtype)
     none = a.equal(size, 0)
-    return a.where(none, zero, a.divide(x, a.where(none, one, size)))  # type: ignore[no-any-return]
+    return a.where(none, zero, a.divide(x, a.where(none, one, size)))
 
 
 def _arctan2(a: A, z: Value, y: Value, x: Value) -> tuple[Value, Value]:
@@ -102,7 +102,7 @@ def _cbrt(a: A, y: Value, x: Value) -> Value:
 
 
 def _signs(a: A, x: Value) -> Value:
-    return a.copysign(a.builder.constant(1, x.dtype), x)  # type: ignore[no-any-return]
+    return a.copysign(a.builder.constant(1, x.dtype), x)
 
 
 def _logarithm(base: float) -> Any:
@@ -110,7 +110,7 @@ def _logarithm(base: float) -> Any:
 
 
 def _arc(a: A, x: Value, sign: float) -> Value:
-    return a.divide(sign, a.sqrt(a.multiply(a.subtract(1, x), a.add(x, 1))))  # type: ignore[no-any-return]
+    return a.divide(sign, a.sqrt(a.multiply(a.subtract(1, x), a.add(x, 1))))
 
 
 def _constant_factor(a: A, x: Value, factor: float) -> Value:
@@ -200,7 +200,7 @@ for _name, _reason in _NONE.items():
 
 
 def _polygamma(a: A, node: Node) -> Value:
-    return a.polygamma(node.inputs[0], order=node.attrs["order"] + 1)  # type: ignore[no-any-return]
+    return a.polygamma(node.inputs[0], order=node.attrs["order"] + 1)
 
 
 derive(
@@ -255,10 +255,10 @@ def _absolute_factor(a: A, node: Node) -> Value:
     """The direction of x, conjugated; 0 at 0."""
     (x,), y = node.inputs, node.output
     if not is_complex(x.dtype):
-        return a.sign(x)  # type: ignore[no-any-return]
+        return a.sign(x)
     none = a.equal(y, 0)
     size = a.as_dtype(a.where(none, a.builder.constant(1, y.dtype), y), x.dtype)
-    return a.divide(a.conjugate(x), size)  # type: ignore[no-any-return]
+    return a.divide(a.conjugate(x), size)
 
 
 def _absolute_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value]:

@@ -51,7 +51,7 @@ def _scatter_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value | None]:
 def _all(a: A, node: Node) -> Value:
     """The product of what was written to each place."""
     (x, v, *indices), axes = node.inputs, node.attrs["axes"]
-    return a.scatter(a.spread(1, x.tensor), v, *indices, axes=axes, mode="multiply")  # type: ignore[no-any-return]
+    return a.scatter(a.spread(1, x.tensor), v, *indices, axes=axes, mode="multiply")
 
 
 def _others(a: A, node: Node) -> Value:

@@ -70,17 +70,17 @@ def _sum(a: A, *terms: Maybe) -> Value:
 
 def _hermitian(a: A, x: Value) -> Value:
     """The mean of x and x^H."""
-    return a.multiply(a.add(x, _h(a, x)), 0.5)  # type: ignore[no-any-return]
+    return a.multiply(a.add(x, _h(a, x)), 0.5)
 
 
 def _imaginary(a: A, x: Value) -> Value:
     """What is left of complex numbers without their real part."""
-    return a.multiply(a.subtract(x, a.conjugate(x)), 0.5)  # type: ignore[no-any-return]
+    return a.multiply(a.subtract(x, a.conjugate(x)), 0.5)
 
 
 def _where(a: A, condition: Value, x: Operand, y: Operand, dtype: np.dtype) -> Value:
     sides = (v if isinstance(v, Value) else a.builder.constant(v, dtype) for v in (x, y))
-    return a.where(condition, *sides)  # type: ignore[no-any-return]
+    return a.where(condition, *sides)
 
 
 def _places(a: A, x: Value) -> tuple[Value, Value]:
@@ -96,7 +96,7 @@ def _pairs(a: A, v: Value, w: Value) -> tuple[Value, Value]:
 
 
 def _is_diagonal(a: A, x: Value) -> Value:
-    return a.equal(*_places(a, x))  # type: ignore[no-any-return]
+    return a.equal(*_places(a, x))
 
 
 def _identity(a: A, x: Value) -> Value:
@@ -116,12 +116,12 @@ def _upper(a: A, x: Value) -> Value:
 def _half(a: A, x: Value) -> Value:
     """The part below the diagonal, and half of that."""
     on_it = _where(a, _is_diagonal(a, x), a.multiply(x, 0.5), 0, x.dtype)
-    return a.add(_lower(a, x), on_it)  # type: ignore[no-any-return]
+    return a.add(_lower(a, x), on_it)
 
 
 def _diagonal(a: A, x: Value) -> Value:
     found = _where(a, _is_diagonal(a, x), x, 0, x.dtype)
-    return a.sum(found, axes=(len(x.shape) - 1,))  # type: ignore[no-any-return]
+    return a.sum(found, axes=(len(x.shape) - 1,))
 
 
 def _diagonal_matrix(a: A, v: Value, dtype: np.dtype) -> Value:
@@ -140,7 +140,7 @@ def _column(a: A, v: Value) -> Value:
 
 def _scaled(a: A, x: Value, factor: Value) -> Value:
     """Scale the columns by a row, or the rows by a column, of real numbers."""
-    return a.multiply(x, a.as_dtype(factor, x.dtype))  # type: ignore[no-any-return]
+    return a.multiply(x, a.as_dtype(factor, x.dtype))
 
 
 def _quotient(a: A, x: Value, y: Value) -> Value:
@@ -162,7 +162,7 @@ def _over_gaps(a: A, x: Value, w: Value, *, squares: bool = False) -> Value:
 def _block(a: A, x: Value, top: DimLike, left: DimLike, rows: DimLike, columns: DimLike) -> Value:
     batch = x.shape[:-2]
     start = (*(0 for _ in batch), top, left)
-    return a.slice(x, start=start, size=(*batch, rows, columns), step=(1,) * len(x.shape))  # type: ignore[no-any-return]
+    return a.slice(x, start=start, size=(*batch, rows, columns), step=(1,) * len(x.shape))
 
 
 def _is_none(dim: DimLike) -> bool:
@@ -186,7 +186,7 @@ def _solved(
     a: A, m: Value, b: Value, *, lower: bool, flip: bool = False, unit: bool = False
 ) -> Value:
     """m^-1 @ b, or m^-T @ b with `flip`."""
-    return a.triangular_solve(m, b, lower=lower, transpose=flip, unit=unit)  # type: ignore[no-any-return]
+    return a.triangular_solve(m, b, lower=lower, transpose=flip, unit=unit)
 
 
 def _divided(
@@ -227,7 +227,7 @@ def _moved(a: A, node: Node, tm: Maybe, tb: Maybe) -> Value:
     if tm is None:
         return tb  # type: ignore[return-value]
     lost = a.matmul(tm, x)
-    return a.negative(lost) if tb is None else a.subtract(a.to_shape(tb, x.shape), lost)  # type: ignore[no-any-return]
+    return a.negative(lost) if tb is None else a.subtract(a.to_shape(tb, x.shape), lost)
 
 
 derive("triangular_solve", Derivative(_triangular_vjp, _triangular_jvp))
@@ -266,7 +266,7 @@ def _border(a: A, x: Value) -> Value:
     corner = a.zeros(x.tensor.with_shape((*batch, 1, 1)))
     axis = len(batch)
     top, bottom = a.concatenate(x, column, axis=axis + 1), a.concatenate(row, corner, axis=axis + 1)
-    return a.concatenate(top, bottom, axis=axis)  # type: ignore[no-any-return]
+    return a.concatenate(top, bottom, axis=axis)
 
 
 def _cofactors(a: A, x: Value) -> Value:
@@ -291,7 +291,7 @@ def _det_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value]:
 def _trace_of_product(a: A, x: Value, y: Value) -> Value:
     """The trace of x^T @ y."""
     rank = len(x.shape)
-    return a.sum(a.multiply(x, y), axes=(rank - 2, rank - 1))  # type: ignore[no-any-return]
+    return a.sum(a.multiply(x, y), axes=(rank - 2, rank - 1))
 
 
 def _det_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
@@ -418,7 +418,7 @@ def _swapped(a: A, step: Value, rows: Value, pivots: Value, places: Value) -> Va
     )
     first = a.dynamic_slice(rows, step, axis=axis, size=1)
     second = _row_sum(a, _where(a, there, rows, 0, I64))
-    return a.where(a.equal(places, step), second, a.where(there, first, rows))  # type: ignore[no-any-return]
+    return a.where(a.equal(places, step), second, a.where(there, first, rows))
 
 
 def _row_sum(a: A, x: Value) -> Value:
@@ -477,7 +477,7 @@ def _turn(a: A, c: Value) -> Value:
     """The anti-Hermitian matrix with the same part below the diagonal and the same imaginary part on it."""
     below = _lower(a, c)
     found = a.subtract(below, _h(a, below))
-    return a.add(found, _phases(a, c)) if is_complex(c.dtype) else found  # type: ignore[no-any-return]
+    return a.add(found, _phases(a, c)) if is_complex(c.dtype) else found
 
 
 def _turn_back(a: A, g: Value) -> Value:
@@ -519,7 +519,7 @@ def _widened(a: A, x: Value, n: DimLike) -> Value:
     missing, none = n - x.shape[-1], (0,) * (len(x.shape) - 1)
     if _is_none(missing):
         return x
-    return a.pad(x, a.builder.constant(0, x.dtype), low=(*none, 0), high=(*none, missing))  # type: ignore[no-any-return]
+    return a.pad(x, a.builder.constant(0, x.dtype), low=(*none, 0), high=(*none, missing))
 
 
 derive("qr", Derivative(_qr_vjp, _qr_jvp))
@@ -543,12 +543,12 @@ def _eigh_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
 
 
 def _eigvalsh_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value]:
-    whole = a.eigh(*node.inputs, **node.attrs)[0].node
+    whole = a.several("eigh", *node.inputs, **node.attrs)[0].node
     return _eigh_vjp(a, whole, [gs[0], None])
 
 
 def _eigvalsh_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
-    whole = a.eigh(*node.inputs, **node.attrs)[0].node
+    whole = a.several("eigh", *node.inputs, **node.attrs)[0].node
     return _eigh_jvp(a, whole, ts)[:1]
 
 
@@ -593,14 +593,14 @@ def _matches(a: A, w: Value, found: Value) -> Value:
 
 def _eigvals_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value]:
     (x,), w = node.inputs, node.output
-    found, _ = a.eig(x)
+    found, _ = a.several("eig", x)
     ordered = a.matmul(_row(a, gs[0]), _matches(a, w, found))
     return _eig_vjp(a, found.node, [a.reshaped(ordered, w.shape), None])
 
 
 def _eigvals_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
     (x,), w = node.inputs, node.output
-    found, _ = a.eig(x)
+    found, _ = a.several("eig", x)
     ordered = a.matmul(_matches(a, w, found), _column(a, _eig_jvp(a, found.node, ts)[0]))
     return [a.reshaped(ordered, w.shape)]
 
@@ -626,7 +626,7 @@ def _require_thin(node: Node) -> None:
 
 
 def _doubled(a: A, x: Value) -> Value:
-    return a.add(x, _h(a, x))  # type: ignore[no-any-return]
+    return a.add(x, _h(a, x))
 
 
 def _outside(a: A, x: Value, u: Value, s: Value, inside: Value) -> Value:
@@ -699,7 +699,7 @@ def _vectors(a: A, node: Node) -> Sequence[Value]:
     """The factors of `svd` without what completes them."""
     if node.op.name == "svd" and _is_thin(node):
         return node.outputs
-    return a.svd(node.inputs[0], full_matrices=False)  # type: ignore[no-any-return]
+    return a.several("svd", node.inputs[0], full_matrices=False)
 
 
 def _svdvals_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:

@@ -47,7 +47,7 @@ def _others(a: A, node: Node) -> Value:
 def _flipped(a: A, x: Value, axis: int) -> Value:
     start = tuple(d - 1 if k == axis else 0 for k, d in enumerate(x.shape))
     step = tuple(-1 if k == axis else 1 for k in range(len(x.shape)))
-    return a.slice(x, start=start, size=x.shape, step=step)  # type: ignore[no-any-return]
+    return a.slice(x, start=start, size=x.shape, step=step)
 
 
 def _exclusive(a: A, x: Value, backward: bool) -> Value:
@@ -58,7 +58,7 @@ def _exclusive(a: A, x: Value, backward: bool) -> Value:
     none = (0,) * len(x.shape)
     rest = a.slice(x, start=none, size=(*x.shape[:-1], x.shape[-1] - 1), step=(1,) * len(x.shape))
     first = a.spread(1, x.tensor.with_shape((*x.shape[:-1], 1)))
-    return a.cumprod(a.concatenate(first, rest, axis=axis), axis=axis)  # type: ignore[no-any-return]
+    return a.cumprod(a.concatenate(first, rest, axis=axis), axis=axis)
 
 
 def _is_empty(x: Value) -> bool:
@@ -89,7 +89,7 @@ def _share(a: A, node: Node) -> Value:
     (x,), axes = node.inputs, node.attrs["axes"]
     one, zero = a.builder.constant(1, x.dtype), a.builder.constant(0, x.dtype)
     here = a.where(a.equal(x, _back(a, node.output, x, axes)), one, zero)
-    return a.divide(here, _back(a, a.sum(here, axes=axes), x, axes))  # type: ignore[no-any-return]
+    return a.divide(here, _back(a, a.sum(here, axes=axes), x, axes))
 
 
 def _extremum_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value]:
@@ -149,7 +149,7 @@ def _shifted(a: A, x: Value, axis: int, by: int, filler: int) -> Value:
     ends = (a.spread(filler, edge), x)
     longer = a.concatenate(*(ends if by > 0 else reversed(ends)), axis=axis)
     start = tuple(1 if k == axis and by < 0 else 0 for k in range(len(x.shape)))
-    return a.slice(longer, start=start, size=x.shape, step=(1,) * len(x.shape))  # type: ignore[no-any-return]
+    return a.slice(longer, start=start, size=x.shape, step=(1,) * len(x.shape))
 
 
 def _cumprod_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value]:
