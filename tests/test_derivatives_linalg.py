@@ -125,7 +125,7 @@ def weighted(a: Algebra, v: Value, inverse: Value) -> Value:
 
 
 def through(op: str, **attrs: Any) -> Body:
-    return lambda a, *xs: getattr(a, op)(*xs, **attrs)
+    return lambda a, *xs: a.several(op, *xs, **attrs)
 
 
 def symmetric(op: str, **attrs: Any) -> Body:

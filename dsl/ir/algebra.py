@@ -42,7 +42,7 @@ class Algebra:
         return apply
 
     def several(self, name: str, *operands: Operand, **attrs: Any) -> tuple[Value, ...]:
-        """Apply an op that has several results, or none."""
+        """Apply an op of any number of results."""
         return self._apply(get_op(name), operands, attrs)
 
     def _apply(
