@@ -1,9 +1,8 @@
 """Ops as functions of values, for whoever writes formulas: derivative rules, batching rules, whole transformations.
 
 `Algebra(builder)` has a method for each op of one result: `a.sin(x)`, `a.sum(x, axes=(0,))`; ops of several are applied by
-`a.several("svd", x)`. Operands are values or Python numbers,
-which take the dtype of the values beside them. Operands broadcast; those whose sizes cannot be compared, because both
-are symbolic, are taken to fit.
+`a.several("svd", x)`. Operands are values or Python numbers, which take the dtype of the values beside them. Operands
+broadcast; those whose sizes cannot be compared, because both are symbolic, are taken to fit.
 """
 
 from __future__ import annotations

@@ -1,0 +1,323 @@
+"""The values that a loop carries, and the memory they take.
+
+Every carried array has a home; a body that leaves the next value in another slot of the same size exchanges the two slots'
+memory at the end of the trip, and copies where that cannot be.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsl.codegen.control.passing import Memory, home_of, is_array, is_integer, lend, settled
+from dsl.codegen.llvm import Value, Variable, read
+from dsl.codegen.memory import Placed, Slot, nbytes
+from dsl.codegen.places import contiguous_copy
+from dsl.codegen.ranges import Linear, Ranges
+from dsl.ir import graph as ir
+from dsl.ir.dims import Dim
+
+if TYPE_CHECKING:
+    from dsl.codegen.region import Region
+
+__all__ = ["Loop"]
+
+_STEP = 1 << 20  # a counter with smaller steps than this wraps round in no loop that ends
+
+
+class Carried:
+    """One carried value of a loop: a variable for a scalar, a home and perhaps dims for an array."""
+
+    def __init__(
+        self, initial: ir.Value, param: ir.Value, result: ir.Value, in_place: bool
+    ) -> None:
+        self.initial, self.param, self.result = initial, param, result
+        self.variables: tuple[Variable, ...] = ()
+        self.home: Slot | None = None
+        self.sizes: dict[int, Variable] = {}
+        self.in_place = in_place
+
+
+class Loop:
+    """The carried values of a loop and the memory they take."""
+
+    def __init__(
+        self, region: Region, node: ir.Node, operands: tuple[ir.Value, ...], skip: int
+    ) -> None:
+        self.region, self.node, self.skip = region, node, skip
+        count = node.attrs["carried"]
+        self.body = node.regions[-1]
+        self.invariants = operands[count:]
+        params = self.body.params[skip : skip + count]
+        self.carried = []
+        for initial, param, result in zip(operands[:count], params, self.body.results, strict=True):
+            own = self.body.params.index(param)
+            in_place = is_array(param) and home_of(self.body, result) == own
+            self.carried.append(Carried(initial, param, result, in_place))
+        self.outputs = node.outputs
+        self.facts: Any = {}
+        self.forms = self.steps()
+
+    def begin(self) -> None:
+        region, fn = self.region, self.region.fn
+        self.fixed = [lend(region, v) for v in self.invariants]
+        for item in self.carried:
+            if not is_array(item.initial):
+                item.variables = region.scalar_variables(item.initial.dtype)
+                region.assign({0: item.variables}, {0: region.register(item.initial)})
+                continue
+            item.home = self.home(item)
+            for axis, dim in enumerate(item.param.shape):
+                if (isinstance(dim, Dim) and dim != item.initial.shape[axis]) or (
+                    item.home.kind == "dynamic" and isinstance(dim, Dim)
+                ):
+                    item.sizes[axis] = fn.variable("i64", region.dim(item.initial.shape[axis]))
+        self.memory = Memory(region)
+        self.before = region.program.writes, region.program.failures
+
+    def home(self, item: Carried) -> Slot:
+        """The initial value's own memory if it dies here, else a copy."""
+        region = self.region
+        value = item.initial
+        placed = region.placed.get(value)
+        taken: set[Slot | None] = {c.home for c in self.carried}
+        taken |= {p.slot for p in self.fixed if isinstance(p, Placed)}
+        varies = (
+            any(isinstance(d, Dim) for d in item.param.shape) and item.param.shape != value.shape
+        )
+        free = placed is not None and region.may_overwrite(value) and placed.contiguous
+        if placed is not None and free and placed.slot not in taken:
+            fits = {"block": not varies, "param": item.in_place, "dynamic": True}
+            if fits[placed.slot.kind]:
+                placed.slot.users.discard(value)
+                placed.slot.users.add(item.param)
+                return placed.slot
+        size = nbytes(value.shape, value.dtype.itemsize)
+        if varies:
+            slot = region.program.dynamic(region.dim(size), "a carried array")
+        else:
+            slot = region.program.allocate(size, region, "a carried array")
+        slot.users.add(item.param)
+        target = region.in_slot(slot, value)
+        region.copy_value(
+            value,
+            target,
+            "the first value of a loop's array, which is read elsewhere too",
+            self.node,
+        )
+        return slot
+
+    def enter(self, graph: ir.Graph, first: tuple[Value, ...]) -> Region:
+        """Start a trip, or the loop's test: params stand for the carried values and the invariants."""
+        region = self.region
+        self.memory.restore()
+        for item in self.carried:
+            if item.home is not None:
+                item.home.users = set()
+                if item.home in region.program.free:
+                    region.program.free.remove(item.home)
+        is_body = graph is self.body
+        given: list[Any] = list(first)
+        for item in self.carried:
+            if item.home is None:
+                given.append(read(item.variables))
+            else:
+                given.append((item, is_body))
+        given.extend(self.fixed)
+        inner = type(region)(region.program, graph, region.symbols)
+        self.inform(inner, graph)
+        for param, value in zip(graph.params, given, strict=True):
+            self.learn(inner, param, value)
+        for param, value in zip(graph.params, given, strict=True):
+            self.bind(inner, param, value)
+        return inner
+
+    def inform(self, inner: Region, graph: ir.Graph) -> None:
+        """Pass on what is known about integers: invariants stay, and what only grows is never below its start."""
+        outer = self.region.ranges
+        inner.ranges = Ranges(outer)
+        inner.ranges.facts.update(self.facts)
+        params = graph.params[self.skip if graph is self.body else 0 :]
+        for item, param in zip(self.carried, params):
+            if is_integer(param):
+                inner.ranges.forms[param] = self.forms[item]
+        for param, operand in zip(params[len(self.carried) :], self.invariants, strict=True):
+            if is_integer(operand):
+                inner.ranges.forms[param] = outer.form(operand)
+
+    def steps(self) -> dict[Carried, Linear]:
+        """Bounds of carried integers to which each trip adds a constant."""
+        probe = Ranges()
+        found = {}
+        for item in self.carried:
+            if not is_integer(item.param):
+                continue
+            change = probe.form(item.result) - probe.form(item.param)
+            start = self.region.ranges.form(item.initial)
+            steady = not change.terms and abs(change.constant) < _STEP
+            low = [start] if steady and change.constant >= 0 else []
+            high = [start] if steady and change.constant <= 0 else []
+            small = steady and self.region.ranges.is_small(start)
+            found[item] = self.region.ranges.new(low, high, small=small)
+        return found
+
+    def count(self, inner: Region, trips: ir.Value) -> None:
+        """A trip number is at least 0 and below the trips; `maximum(n, 0)` trips are n if there are any."""
+        form = self.region.ranges.form(trips)
+        node = trips.node
+        if node.op.name == "maximum" and any(_is_zero(v) for v in node.inputs):
+            form = self.region.ranges.form(next(v for v in node.inputs if not _is_zero(v)))
+        high = []
+        if inner.ranges.is_exact(form):
+            inner.ranges.assume(form + -1)
+            high = [form + -1]
+        inner.ranges.forms[self.body.params[0]] = inner.ranges.new([Linear()], high, small=True)
+
+    def learn(self, inner: Region, param: ir.Value, value: Any) -> None:
+        """Let a region know the sizes that its params tell."""
+        if isinstance(value, Placed):
+            inner.bind_symbols(param.shape, value.array.dims)
+        elif isinstance(value, tuple) and isinstance(value[0], Carried):
+            item = value[0]
+            inner.bind_symbols(
+                param.shape,
+                [
+                    item.sizes[axis].get() if axis in item.sizes else self.region.dim(dim)
+                    for axis, dim in enumerate(item.initial.shape)
+                ],
+            )
+
+    def bind(self, inner: Region, param: ir.Value, value: Any) -> None:
+        if isinstance(value, tuple) and isinstance(value[0], Carried):
+            item, owned = value
+            placed = inner.in_slot(item.home, param)
+            inner.bind(param, placed)
+            if not owned:
+                item.home.users.add(item.param)  # the test may not write it
+        elif isinstance(value, Placed):
+            inner.placed[param] = value
+        else:
+            inner.registers[param] = value
+
+    def next(self, inner: Region, body: ir.Graph) -> None:
+        """Make a trip's results the carried values of the next."""
+        region = self.region
+        scalars = {k: item.variables for k, item in enumerate(self.carried) if item.home is None}
+        values = {k: inner.register(self.carried[k].result) for k in scalars}
+        arrays = [item for item in self.carried if item.home is not None]
+        sources = {item: settled(inner, item.result) for item in arrays}
+        sizes = {
+            (item, axis): inner.dim(item.result.shape[axis])
+            for item in arrays
+            for axis in item.sizes
+        }
+        exchange, moves = self.sort(inner, arrays, sources)
+        inner.copy_together(moves)
+        pointers = {slot: source.variable.get() for slot, source in exchange.items()}
+        room = {
+            slot: source.capacity.get()
+            for slot, source in exchange.items()
+            if source.capacity is not None
+        }
+        for slot, pointer in pointers.items():
+            slot.variable.set(pointer)
+        for slot, capacity in room.items():
+            assert slot.capacity is not None
+            slot.capacity.set(capacity)
+        for (item, axis), size in sizes.items():
+            item.sizes[axis].set(size)
+        region.assign(scalars, values)
+        for slot in exchange:
+            self.memory.hold(slot)
+            slot.exchanged = True
+            if slot.kind == "param":
+                region.program.note_write()
+
+    def sort(
+        self, inner: Region, arrays: list[Carried], sources: dict[Carried, Placed]
+    ) -> tuple[dict[Slot, Slot], list[tuple[Placed, Placed, ir.Value]]]:
+        """Decide which slots exchange memory and which values are copied."""
+        homes = {item.home for item in arrays}
+        for slot in homes:  # what is saved on the way must not go to where something else belongs
+            if slot in inner.program.free:
+                inner.program.free.remove(slot)
+        wanted: dict[Slot, Slot] = {}
+        moved = []
+        for item in arrays:
+            source, home = sources[item], item.home
+            assert home is not None
+            if source.slot is home and source.contiguous:
+                continue
+            movable = (
+                source.contiguous and _alike(source.slot, home)
+                and source.slot not in wanted.values() and item.result in inner.placed
+                and self.is_whole(inner, source.slot, arrays, sources)
+                and (source.slot in homes or not self.memory.users.get(source.slot))
+            )  # fmt: skip
+            if movable:
+                wanted[home] = source.slot
+                continue
+            if home.kind == "dynamic" and source.slot in homes:
+                source = contiguous_copy(inner, item.result, source)
+            moved.append((source, home, item.result))
+        moves = []
+        for source, home, result in moved:
+            if home.kind == "dynamic":
+                inner.program.ensure(home, inner.dim(nbytes(result.shape, result.dtype.itemsize)))
+            moves.append((source, inner.in_slot(home, result), result))
+        while True:
+            busy = {target.slot for _, target, _ in moves} | {source.slot for source, _, _ in moves}
+            clash = next(
+                (home for home, slot in wanted.items() if slot in busy or home in busy), None
+            )
+            if clash is None:
+                break
+            del wanted[clash]
+            item = next(i for i in arrays if i.home is clash)
+            moves.append((sources[item], inner.in_slot(clash, item.result), item.result))
+        full = dict(wanted)
+        for home in wanted:
+            if home not in wanted.values():  # what it gives up goes to the end of its chain
+                end = home
+                while end in wanted:
+                    end = wanted[end]
+                full[end] = home
+        return full, moves
+
+    @staticmethod
+    def is_whole(
+        inner: Region, slot: Slot, arrays: list[Carried], sources: dict[Carried, Placed]
+    ) -> bool:
+        """Tell whether only one carried value comes from a slot."""
+        return sum(sources[item].slot is slot for item in arrays) == 1
+
+    def end(self) -> None:
+        region = self.region
+        writes, failures = self.before
+        if region.program.writes > writes and region.program.failures > failures:
+            region.program.spoils = True  # a trip may fail after another one has written
+        self.memory.finish()
+        for item, output in zip(self.carried, self.outputs, strict=True):
+            if item.home is None:
+                region.registers[output] = read(item.variables)
+                continue
+            item.home.users = set()
+            if item.home in region.program.free:
+                region.program.free.remove(item.home)
+            axes = sorted(item.sizes)
+            region.bind_symbols(
+                tuple(output.shape[a] for a in axes), [item.sizes[a].get() for a in axes]
+            )
+        for item, output in zip(self.carried, self.outputs, strict=True):
+            if item.home is not None:
+                region.bind(output, region.in_slot(item.home, output))
+
+
+def _alike(one: Slot, other: Slot) -> bool:
+    """Tell whether two slots may exchange their memory: blocks of one size, or such as grow."""
+    if one.kind == "dynamic" or other.kind == "dynamic":
+        return one.kind == other.kind
+    return {one.kind, other.kind} <= {"block", "param"} and one.size == other.size
+
+
+def _is_zero(value: ir.Value) -> bool:
+    return value.node.op.name == "const" and int(value.node.attrs["value"].array) == 0

@@ -1,0 +1,125 @@
+"""Emits `while` and `scan`.
+
+Every so many trips the program looks whether the user wants to interrupt it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsl.codegen.control.carried import Loop
+from dsl.codegen.control.passing import is_array
+from dsl.codegen.frame import STATUS
+from dsl.codegen.llvm import Value
+from dsl.codegen.repeats import emit_repeats
+from dsl.ir import graph as ir
+
+if TYPE_CHECKING:
+    from dsl.codegen.region import Region
+
+__all__ = ["emit_scan", "emit_while"]
+
+_POLL = 1 << 16  # trips between looks at the clock, for the keyboard
+_LIGHT = frozenset(("const", "gather", "scatter", "dim_size"))
+
+
+def emit_while(region: Region, node: ir.Node) -> None:
+    test, body = node.regions
+    loop = Loop(region, node, node.inputs, 0)
+    fn = region.fn
+    head, inside, after = fn.label("while"), fn.label("do"), fn.label("done")
+    every = _poll_every(body)
+    left = fn.variable("i64", every)  # counted down: one instruction, which sets the flag too
+    loop.begin()
+    fn.start(head)
+    inner = loop.enter(test, ())
+    inner.run()
+    inner.ranges.assume_condition(test.results[0])
+    loop.facts = inner.ranges.facts
+    predicate = inner.register(test.results[0])
+    assert isinstance(predicate, Value)
+    fn.branch_if(predicate, inside, after)
+    fn.start(inside)
+    inner = loop.enter(body, ())
+    inner.run()
+    loop.next(inner, body)
+    if every == 1:
+        _poll(region)
+    else:
+        left.set(fn.binary("sub", left.get(), 1))
+        with fn.if_(fn.compare("eq", left.get(), 0), unlikely=True):
+            _poll(region)
+            left.set(every)
+    fn.branch(head)
+    fn.continue_in(after)
+    loop.end()
+
+
+def emit_scan(region: Region, node: ir.Node) -> None:
+    (body,) = node.regions
+    fn = region.fn
+    trips = region.register(node.inputs[0])
+    assert isinstance(trips, Value)
+    loop = Loop(region, node, node.inputs[1:], 1)
+    loop.begin()
+    if emit_repeats(loop, trips, lambda: _poll(region)):
+        loop.end()
+        return
+    every = _poll_every(body)
+    poll = every > 1 and not _is_short(node)
+    start = fn.variable("i64", 0)
+    if poll:
+        chunk_head, chunk_body, after = fn.label("chunks"), fn.label("chunk"), fn.label("done")
+        fn.start(chunk_head)
+        fn.branch_if(fn.compare("slt", start.get(), trips), chunk_body, after)
+        fn.start(chunk_body)
+        low = start.get()
+        high = fn.minimum(fn.add(low, every), trips)
+    else:
+        low, high = Value("0", "i64"), trips
+    with fn.loop(low, high) as trip:
+        inner = loop.enter(body, (trip,))
+        loop.count(inner, node.inputs[0])
+        inner.run()
+        loop.next(inner, body)
+        if every == 1:
+            _poll(region)
+    if poll:
+        start.set(high)
+        with fn.if_(fn.compare("slt", high, trips)):
+            _poll(region)
+        once = region.program.module.metadata('!{!"llvm.loop.unroll.disable"}')
+        keep = region.program.module.metadata(f"distinct !{{%self, {once}}}")
+        fn.branch(chunk_head, f", !llvm.loop {keep}")
+        fn.continue_in(after)
+    loop.end()
+
+
+def _poll(region: Region) -> None:
+    """Look whether the user wants to interrupt."""
+    fn = region.fn
+    stop = fn.call("i32", "dsl_poll")
+    with fn.if_(fn.compare("ne", stop, 0), unlikely=True):
+        region.program.status.set(STATUS.PYTHON)
+        fn.branch(region.program.exit)
+
+
+def _poll_every(body: ir.Graph) -> int:
+    """Return after how many trips to look: scalar code makes many in the time that looking takes, kernels do not."""
+    weights = [_weight(node) for node in body.walk()]
+    return {0: _POLL, 1: 64, 2: 1}[max(weights, default=0)]
+
+
+def _weight(node: ir.Node) -> int:
+    """0 for scalar code and branches, 1 for loops, 2 for what goes through arrays."""
+    if node.op.name in ("while", "scan"):
+        return 1
+    if node.regions or node.op.name in _LIGHT:
+        return 0
+    return 2 if any(map(is_array, (*node.inputs, *node.outputs))) else 0
+
+
+def _is_short(node: ir.Node) -> bool:
+    """Tell whether a counted loop surely makes few trips."""
+    trips = node.inputs[0].node
+    return trips.op.name == "const" and int(trips.attrs["value"].array) <= _POLL
