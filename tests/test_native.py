@@ -443,6 +443,21 @@ def zero_trip_inner(a, n):
     return a
 
 
+def lu(a):
+    for i in range(a.shape[0]):
+        for j in range(i):
+            a[i, j] = (a[i, j] - a[i, :j] @ a[:j, j]) / a[j, j]
+        for j in range(i, a.shape[0]):
+            a[i, j] -= a[i, :i] @ a[:i, j]
+
+
+def test_the_text_does_not_depend_on_where_objects_are_in_memory() -> None:
+    """It is what code on disk is found by."""
+    matrix = np.eye(20)
+    kept = [dsl.jit(lu).lower(matrix) for _ in range(20)]
+    assert len({lowered.text("llvm") for lowered in kept}) == 1
+
+
 def growing(a, n):
     out = a[:0]
     for k in range(n):

@@ -127,7 +127,8 @@ class Space:
         """Return a rough number of nanoseconds for one point."""
         total = 0.0
         for stage in stages:
-            for e in {e for root in stage.roots for e in walk(root.expression)}:
+            # In order: a sum of floats in another one may round to another number, and the text is a key.
+            for e in dict.fromkeys(e for root in stage.roots for e in walk(root.expression)):
                 total += 0.25 if e.kind == "load" else 0.08
                 if e.kind == "op" and e.node is not None:
                     total += elementwise.cost(e.node.op.name, [a.dtype for a in e.args])
