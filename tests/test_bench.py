@@ -18,7 +18,7 @@ from dsl.commands import bench
 from dsl.commands.bench.case import ROWS, Case, Target
 from dsl.commands.bench.load import all_cases, case_named, matching
 from dsl.commands.bench.measure import Contender, Result, disagreement, measure
-from dsl.commands.bench.peers import NAMES, Peer, make_peers
+from dsl.commands.bench.peers import NAMES, Dsl, Peer, make_peers
 from dsl.commands.bench.probe import peak_memory, warm_start
 from dsl.commands.bench.report import failures, record, tables
 from dsl.commands.bench.verdict import judge
@@ -31,7 +31,7 @@ QUICK = bench.PACES["quick"]
 @pytest.fixture
 def peers(tmp_path: Path) -> Iterator[dict[str, Peer]]:
     with config.override(cache_dir=tmp_path):
-        yield make_peers(["numpy"], tmp_path)[0]
+        yield make_peers(["numpy"], NAMES, Dsl(tmp_path))[0]
 
 
 # --- The cases -----------------------------------------------------------------------------------

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsl.codegen import elementwise
 from dsl.codegen.arrays import Array
-from dsl.codegen.expressions import Affine, Expression, Var
+from dsl.codegen.expressions import Affine, Expression, Var, walk
 from dsl.codegen.llvm import Function, Operand
-from dsl.codegen.plan import is_checked, reads_of
+from dsl.codegen.plan import Kernel, Root, is_checked, reads_of
 from dsl.ir.dims import Dim, DimLike
+from dsl.ir.graph import Value
 
-__all__ = ["ceil_div", "contiguous", "is_costly", "read_again", "start_value", "stride_of", "walk"]
+__all__ = [
+    "ceil_div",
+    "contiguous",
+    "is_costly",
+    "read_again",
+    "reads_only_at",
+    "start_value",
+    "stride_of",
+    "walk",
+]
 
 
 def start_value(name: str, dtype: np.dtype) -> Any:
@@ -34,24 +44,23 @@ def start_value(name: str, dtype: np.dtype) -> Any:
     return {"prod": 1, "all": True}.get(name, 0)
 
 
-def walk(expression: Expression) -> Iterable[Expression]:
-    pending, seen = [expression], set()
-    while pending:
-        e = pending.pop()
-        if e in seen:
-            continue
-        seen.add(e)
-        yield e
-        pending.extend(e.args)
-        for affine in e.index:
-            pending.extend(item for item, _ in affine.extra)
-
-
 def read_again(expression: Expression) -> Iterable[Expression]:
     """Yield what is read once more when a check has failed, to find out where: no sweep may overwrite it."""
     for e in walk(expression):
         if is_checked(e):
             yield from reads_of(e)
+
+
+def reads_only_at(kernel: Kernel, values: Container[Value | None], root: Root) -> bool:
+    """Tell whether values are read only where the root is written, and by nothing that may sweep after it."""
+    if any(e.value in values for other in kernel.roots for e in read_again(other.expression)):
+        return False
+    return all(
+        e.index == root.index and not (other.reduce and other.stage == root.stage)
+        for other in kernel.roots
+        for e in reads_of(other.expression)
+        if e.kind == "load" and e.value in values
+    )
 
 
 def is_costly(e: Expression) -> bool:

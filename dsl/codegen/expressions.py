@@ -8,7 +8,7 @@ op applied to other expressions. Expressions of one kernel are interned, so equa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from dsl.ir.dims import DimLike
 from dsl.ir.graph import Node, Value
 from dsl.ir.types import I64
 
-__all__ = ["Affine", "Expression", "Pool", "Var", "given", "identity_index"]
+__all__ = ["Affine", "Expression", "Pool", "Var", "given", "identity_index", "walk"]
 
 
 class Var:
@@ -94,6 +94,20 @@ class Expression:
     output: int = 0
     constant: Any = None
     vars: frozenset[Var] = field(default_factory=frozenset)
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """Yield an expression and all that it is computed from, each once."""
+    pending, seen = [expression], set()
+    while pending:
+        e = pending.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        yield e
+        pending.extend(e.args)
+        for affine in e.index:
+            pending.extend(item for item, _ in affine.extra)
 
 
 def given(number: Any) -> Affine:

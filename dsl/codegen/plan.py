@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dsl.codegen.elements import Elements, is_lazy, joins, splat
-from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_index
+from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_index, walk
 from dsl.ir.dims import lower_bound
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
@@ -572,18 +572,8 @@ def _sorted(before: list[set[int]]) -> list[int]:
 
 
 def reads_of(expression: Expression) -> Iterable[Expression]:
-    """Yield the loads and registers in an expression, each once."""
-    pending, seen = [expression], set()
-    while pending:
-        item = pending.pop()
-        if item in seen:
-            continue
-        seen.add(item)
-        if item.kind in ("load", "register"):
-            yield item
-        pending.extend(item.args)
-        for affine in item.index:
-            pending.extend(e for e, _ in affine.extra)
+    """Return the loads and registers in an expression, each once."""
+    return (e for e in walk(expression) if e.kind in ("load", "register"))
 
 
 def is_checked(e: Expression) -> bool:
@@ -598,15 +588,7 @@ def _checks_own_results(kernel: Kernel, expression: Expression) -> bool:
     if not any(root.reduce for root in kernel.roots):
         return False
     own = {root.value for root in kernel.roots}
-    pending, seen = [expression], set()
-    while pending:
-        e = pending.pop()
-        if is_checked(e) and any(read.value in own for read in reads_of(e)):
-            return True
-        seen.add(e)
-        pending.extend(a for a in e.args if a not in seen)
-        pending.extend(a for i in e.index for a, _ in i.extra if a not in seen)
-    return False
+    return any(is_checked(e) and any(r.value in own for r in reads_of(e)) for e in walk(expression))
 
 
 def _rows_fit(space: Shape, inner: frozenset[int], itemsize: int) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dsl.codegen.accesses import read_again, start_value
+from dsl.codegen.accesses import reads_only_at, start_value
 from dsl.codegen.arrays import Array, Scalar, store_scalar
 from dsl.codegen.evaluate import literal
 from dsl.codegen.kernels import KernelEmitter
 from dsl.codegen.llvm import Operand, Value, Variable, read
 from dsl.codegen.memory import Placed
-from dsl.codegen.plan import Kernel, Root, reads_of
+from dsl.codegen.plan import Kernel, Root
 from dsl.codegen.report import ErrorSite
 from dsl.errors import InternalError
 from dsl.ir import graph as ir
@@ -151,7 +151,8 @@ def reuse(region: Region, kernel: Kernel, root: Root) -> Placed | None:
             continue
         if not placed.contiguous and value.dtype != root.value.dtype:
             continue
-        if reads_only_at(region, kernel, value, root):
+        bases = {v for v, p in region.placed.items() if p.slot is placed.slot}
+        if reads_only_at(kernel, bases, root):
             if placed.contiguous:
                 found = region.in_slot(placed.slot, root.value)
             else:
@@ -159,16 +160,3 @@ def reuse(region: Region, kernel: Kernel, root: Root) -> Placed | None:
             region.program.report.in_place.append((root.node.op.name, root.node.loc))
             return found
     return None
-
-
-def reads_only_at(region: Region, kernel: Kernel, value: ir.Value, root: Root) -> bool:
-    """Tell whether a value is read only where the root is written, and by nothing that may sweep after it."""
-    bases = {v for v, p in region.placed.items() if p.slot is region.placed[value].slot}
-    if any(e.value in bases for other in kernel.roots for e in read_again(other.expression)):
-        return False
-    return all(
-        e.index == root.index and not (other.reduce and other.stage == root.stage)
-        for other in kernel.roots
-        for e in reads_of(other.expression)
-        if e.kind == "load" and e.value in bases
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dsl.autodiff.batching import batch, batch_one_by_one
@@ -159,16 +159,20 @@ def _spread(axes: Axes, tree: Any, found: list[int | None]) -> None:
         leaves = [leaf for leaf in flatten(tree)[0] if is_number(leaf)]
         found.extend(axes for _ in leaves)
         return
-    children = _children(tree)
-    parts = _children(axes)
+    for part, child in _side_by_side(axes, tree, "the axes", "an argument"):
+        _spread(part, child, found)
+
+
+def _side_by_side(axes: Axes, tree: Any, name: str, what: str) -> Iterator[tuple[Any, Any]]:
+    """Yield each part of a tree of axes with what it is for."""
+    parts, children = _children(axes), _children(tree)
     if children is None or parts is None or len(children) != len(parts):
         raise ShapeError(
-            f"vmap: the axes {axes!r} do not fit an argument",
+            f"vmap: {name} {axes!r} do not fit {what}",
             location=here(),
-            remedy="use a tree like the argument",
+            remedy=f"use a tree like the {what.split()[-1]}",
         )
-    for part, child in zip(parts, children):
-        _spread(part, child, found)
+    yield from zip(parts, children)
 
 
 def _children(tree: Any) -> Sequence[Any] | None:
@@ -213,14 +217,7 @@ def _assign(axes: Axes, template: Any, found: list[int | None]) -> None:
         for k in flatten(template)[0]:
             found[k] = axes
         return
-    children, parts = _children(template), _children(axes)
-    if children is None or parts is None or len(children) != len(parts):
-        raise ShapeError(
-            f"vmap: out_axes {axes!r} do not fit the result",
-            location=here(),
-            remedy="use a tree like the result",
-        )
-    for part, child in zip(parts, children):
+    for part, child in _side_by_side(axes, template, "out_axes", "the result"):
         _assign(part, child, found)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from dsl.codegen import elementwise
-from dsl.codegen.accesses import read_again, walk
+from dsl.codegen.accesses import reads_only_at, walk
 from dsl.codegen.cuda import library
 from dsl.codegen.cuda.frame import Frame, Wrong
 from dsl.codegen.cuda.grid import Geometry, GridEmitter, needs_memory
@@ -265,19 +265,8 @@ class _Region:
         return [
             v for v in kernel.reads
             if is_array(v) and self.last.get(v, -1) <= self.now and v.shape == root.value.shape
-            and v.dtype.itemsize == root.value.dtype.itemsize and self.reads_only_at(kernel, v, root)
+            and v.dtype.itemsize == root.value.dtype.itemsize and reads_only_at(kernel, [v], root)
         ]  # fmt: skip
-
-    @staticmethod
-    def reads_only_at(kernel: Kernel, value: Value, root: Root) -> bool:
-        if any(e.value is value for other in kernel.roots for e in read_again(other.expression)):
-            return False
-        return all(
-            e.index == root.index and not (other.reduce and other.stage == root.stage)
-            for other in kernel.roots
-            for e in reads_of(other.expression)
-            if e.kind == "load" and e.value is value
-        )
 
     def in_memory(self, value: Value) -> bool:
         return value in self.materialised or value.node.op.name in ("const", "param")

@@ -52,7 +52,7 @@ def run(words: Sequence[str]) -> int:
     _check_files(given)
     mode = "quick" if given.quick else "full" if given.full else "short"
     with tempfile.TemporaryDirectory(prefix="dsl-bench-") as folder:
-        peers, missing = make_peers(_peer_names(given), Path(folder))
+        peers, missing = make_peers(_peer_names(given), NAMES, Dsl(Path(folder)))
         facts = describe(peers, missing, mode)
         if missing:
             print(f"Not installed, so left out: {', '.join(missing)}", file=sys.stderr)

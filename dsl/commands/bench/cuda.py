@@ -7,8 +7,6 @@ turns, the best of several samples counts, and results are compared with NumPy's
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ from dsl.commands.bench.case import Function, Way
 from dsl.commands.bench.gpu_case import GpuCase
 from dsl.commands.bench.load import gpu_cases, matching
 from dsl.commands.bench.measure import Pace, Result, measure
-from dsl.commands.bench.peers import Dsl, Jax, Peer, Torch, TorchCompile
+from dsl.commands.bench.peers import Dsl, Jax, Peer, Torch, TorchCompile, double, make_peers
 from dsl.commands.bench.report import describe, failures, record, save, tables
 from dsl.commands.progress import progress
 from dsl.config import config
@@ -56,11 +54,11 @@ def _race(
 ) -> int:
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="dsl-bench-") as folder:
-        peers, missing = _make_peers(names, Path(folder))
-        if missing:
-            print(f"Left out: {', '.join(missing)}", file=sys.stderr)
-        facts = describe([], missing, mode) | {"device": DEVICE}
-        facts["versions"] |= {name: _version(peer) for name, peer in peers.items()}
+        peers, missing = make_peers(names, PEERS, CudaDsl(Path(folder)))
+        left_out = [f"{name} ({reason})" for name, reason in missing.items()]
+        if left_out:
+            print(f"Left out: {', '.join(left_out)}", file=sys.stderr)
+        facts = describe(peers, left_out, mode) | {"device": DEVICE}
         with config.override(cache_dir=folder):
             for peer in peers.values():
                 peer.start()
@@ -136,7 +134,7 @@ class CudaDsl(OnGpu, Dsl):
     compiles = True
 
     def start(self) -> None:
-        self.wait(self.build(Way(_double))(self.give(np.ones(8))))
+        self.wait(self.build(Way(double))(self.give(np.ones(8))))
 
     def build(self, way: Way) -> Function:
         made: Function = dsl.jit(device=DEVICE, **way.options)(way.function)
@@ -146,13 +144,13 @@ class CudaDsl(OnGpu, Dsl):
 class CudaJax(Jax):
     """JAX, whose first device must be a GPU."""
 
+    platform = None
+
     def load(self) -> dict[str, Any]:
-        self.jax = importlib.import_module("jax")
-        self.jax.config.update("jax_enable_x64", True)
+        names = super().load()
         if self.jax.default_backend() != "gpu":
             raise DeviceError("jax sees no GPU")
-        jnp = importlib.import_module("jax.numpy")
-        return {"np": jnp, "jnp": jnp, "jax": self.jax}
+        return names
 
 
 class CudaTorch(Torch):
@@ -186,28 +184,3 @@ class CudaTorchCompile(CudaTorch, TorchCompile):
 PEERS: dict[str, type[Peer]] = {
     "numpy": Peer, "cupy": OnGpu, "jax": CudaJax, "torch": CudaTorch, "torch.compile": CudaTorchCompile,
 }  # fmt: skip
-
-
-def _make_peers(names: Sequence[str], cache: Path) -> tuple[dict[str, Peer], list[str]]:
-    """Return dsl and the peers that are there, and of the others why they are not."""
-    peers: dict[str, Peer] = {"dsl": CudaDsl(cache)}
-    missing = []
-    for name in names:
-        if name not in PEERS:
-            raise ConfigError(f"there is no peer {name!r}; there are: {', '.join(PEERS)}")
-        if importlib.util.find_spec(PEERS[name].module) is None:
-            missing.append(f"{name} (not installed)")
-            continue
-        try:
-            peers[name] = PEERS[name]()
-        except DeviceError as error:
-            missing.append(f"{name} ({error})")
-    return peers, missing
-
-
-def _version(peer: Peer) -> str:
-    return str(importlib.import_module(peer.module).__version__)
-
-
-def _double(x: Any) -> Any:
-    return x + x

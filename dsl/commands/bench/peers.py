@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FunctionType
@@ -26,7 +26,7 @@ import dsl
 from dsl.commands.bench.case import Function, Way
 from dsl.commands.bench.load import case_named
 from dsl.config import config
-from dsl.errors import ConfigError
+from dsl.errors import ConfigError, DeviceError
 
 __all__ = ["NAMES", "Dsl", "Peer", "llvm_compiles", "make_peers", "version"]
 
@@ -131,9 +131,11 @@ class Numba(Peer):
 class Jax(Peer):
     module = "jax"
     compiles = True
+    platform: str | None = "cpu"
 
     def load(self) -> dict[str, Any]:
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        if self.platform is not None:
+            os.environ.setdefault("JAX_PLATFORMS", self.platform)
         self.jax = importlib.import_module("jax")
         self.jax.config.update("jax_enable_x64", True)
         jnp = importlib.import_module("jax.numpy")
@@ -204,24 +206,28 @@ NAMES: dict[str, type[Peer]] = {
 }  # fmt: skip
 
 
-def make_peers(names: Iterable[str], cache: Path) -> tuple[dict[str, Peer], list[str]]:
-    """Return dsl and the peers that are installed, and the names of those that are not."""
-    peers: dict[str, Peer] = {"dsl": Dsl(cache)}
-    missing = []
+def make_peers(
+    names: Iterable[str], known: Mapping[str, type[Peer]], ours: Dsl
+) -> tuple[dict[str, Peer], dict[str, str]]:
+    """Return dsl and the peers that are there, and of the others, by name, why they are not."""
+    peers: dict[str, Peer] = {"dsl": ours}
+    missing: dict[str, str] = {}
     for name in names:
-        if name not in NAMES:
-            raise ConfigError(f"there is no peer {name!r}; there are: {', '.join(NAMES)}")
-        if importlib.util.find_spec(NAMES[name].module) is None:
-            missing.append(name)
+        if name not in known:
+            raise ConfigError(f"there is no peer {name!r}; there are: {', '.join(known)}")
+        if importlib.util.find_spec(known[name].module) is None:
+            missing[name] = "not installed"
             continue
-        peers[name] = NAMES[name]()
+        try:
+            peers[name] = known[name]()
+        except DeviceError as error:
+            missing[name] = str(error)
     return peers, missing
 
 
-def version(peer: str) -> str:
-    """Return the version of an imported peer."""
-    module = "dsl" if peer == "dsl" else NAMES[peer].module
-    return str(importlib.import_module(module).__version__)
+def version(peer: Peer) -> str:
+    """Return the version of a peer."""
+    return str(importlib.import_module(peer.module).__version__)
 
 
 def cores() -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dsl.commands.bench.measure import Contender, Result
-from dsl.commands.bench.peers import cores, version
+from dsl.commands.bench.peers import Peer, cores, version
 from dsl.commands.bench.verdict import judge
 from dsl.commands.doctor import cpu_name
 
@@ -187,7 +187,7 @@ def save(file: Path, record: dict[str, Any]) -> None:
     file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def describe(peers: Iterable[str], missing: Sequence[str], mode: str) -> dict[str, Any]:
+def describe(peers: Mapping[str, Peer], missing: Iterable[str], mode: str) -> dict[str, Any]:
     """Return what the numbers depend on: machine, versions, mode."""
     return {
         "mode": mode,
@@ -197,7 +197,8 @@ def describe(peers: Iterable[str], missing: Sequence[str], mode: str) -> dict[st
             "system": f"{platform.system()} {platform.release()}",
             "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         },
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in peers},
+        "versions": {"python": platform.python_version()}
+        | {name: version(peer) for name, peer in peers.items()},
         "missing": list(missing),
     }
 
