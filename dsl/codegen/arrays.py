@@ -26,7 +26,6 @@ __all__ = [
     "Scalar",
     "load_scalar",
     "memory_type",
-    "part_type",
     "register_type",
     "store_scalar",
     "zero",
@@ -44,9 +43,6 @@ def register_type(dtype: np.dtype) -> str:
     if dtype.kind in "iu":
         return f"i{8 * dtype.itemsize}"
     return _REGISTER["b" if dtype.kind == "b" else f"{dtype.kind}{dtype.itemsize}"]
-
-
-part_type = register_type
 
 
 def memory_type(dtype: np.dtype) -> str:

@@ -18,7 +18,7 @@ from dsl.ir.dims import Dim, DimLike, Symbol, dim_max, dim_min, symbols_of
 from dsl.ir.graph import Attrs, Graph, Literal, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait, get_op
-from dsl.ir.types import I64, TensorType, ValueType, scalar
+from dsl.ir.types import I64, TensorType, ValueType
 
 __all__ = ["Builder", "UnknownSizeError", "attr_symbols"]
 
@@ -289,7 +289,3 @@ def _collect(attr: Any, found: dict[Dim, None]) -> None:
     elif isinstance(attr, tuple):
         for item in attr:
             _collect(item, found)
-
-
-def scalar_i64() -> TensorType:
-    return scalar(I64)

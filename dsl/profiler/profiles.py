@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 
 from dsl import events
 from dsl.errors import ConfigError, DslError
@@ -58,9 +57,7 @@ class Profile:
     def __enter__(self) -> Profile:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:  # fmt: skip
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     # -- looking -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -235,12 +234,7 @@ class Graph:
         scopes.begin(self._trace)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         scopes.end()
         if scopes.device_of_calls() is not None:
             self._trace.devices.pop()

@@ -73,7 +73,7 @@ class Ahead:
                 for e in walk(root.expression):
                     if e.kind == "load" and e.value not in emitter.roots and e.value not in seen:
                         seen.add(e.value)
-                        yield emitter.host.array(e.value), e.index  # type: ignore[arg-type]
+                        yield emitter.array_of(e), e.index
 
     def _writes(self, stage: Stage) -> Iterable[tuple[Array, tuple[Affine, ...]]]:
         for root in stage.roots:

@@ -85,7 +85,7 @@ class Maps(Nests):
         """Loads of what this kernel computes at the same point are registers."""
 
         def fetch(e: Expression) -> Scalar | None:
-            root = self.roots.get(e.value)  # type: ignore[arg-type]
+            root = self.root_of(e)
             return evaluator.value(root.expression) if root is not None else None
 
         evaluator.fetch = fetch
@@ -105,7 +105,7 @@ class Maps(Nests):
             return False
         (root,) = roots
         e, last = root.expression, self.kernel.variables[groups[-1][-1]]
-        source, target = self.host.array(e.value), self.stores.get(root.value)  # type: ignore[arg-type]
+        source, target = self.array_of(e), self.stores.get(root.value)
         if target is None or any(i.extra and last in i.vars for i in e.index):
             return False
         return bool(
@@ -119,7 +119,7 @@ class Maps(Nests):
         e = root.expression
         self.place(evaluator, group, lo)
         target = evaluator.address(self.stores[root.value], root.index)
-        source = evaluator.address(self.host.array(e.value), e.index)  # type: ignore[arg-type]
+        source = evaluator.address(self.array_of(e), e.index)
         size = fn.maximum(fn.mul(fn.sub(hi, lo), root.value.dtype.itemsize), 0)
         fn.call(
             "void",
@@ -143,7 +143,7 @@ class Maps(Nests):
                 for e in walk(root.expression):
                     if e.kind != "load" or e.value in self.roots:
                         continue
-                    array = self.host.array(e.value)  # type: ignore[arg-type]
+                    array = self.array_of(e)
                     along, across = stride_of(e.index, array, var), stride_of(e.index, array, last)
                     if along == 1 and across not in (None, 0, 1):
                         return k

@@ -164,7 +164,7 @@ class Nests(VectorLoops):
             self.nest(evaluator, groups, partial(evaluator.compute, e), vector=False)
 
     def _refetch(self, evaluator: Evaluator, e: Expression) -> Scalar | None:
-        root = self.roots.get(e.value)  # type: ignore[arg-type]
+        root = self.root_of(e)
         if root is None or e.value in self.stores:
             return None
         return evaluator.value(root.expression) if not root.reduce else None

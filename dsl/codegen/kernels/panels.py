@@ -224,7 +224,7 @@ class Panel:
         return self.k.temp_index(index) + (Affine((), 0, ((here, 1),)),)
 
     def fetch(self, e: Expression) -> Scalar | None:
-        root = self.k.roots.get(e.value)  # type: ignore[arg-type]
+        root = self.k.root_of(e)
         if root is None:
             return None
         if root.value in self.vectors:

@@ -142,7 +142,7 @@ class Rows(Nests):
         self, evaluator: Evaluator, results: Results, temps: Temporaries, e: Expression
     ) -> Scalar | None:
         """Return a value that this kernel itself computes from where it is, or None for others."""
-        root = self.roots.get(e.value)  # type: ignore[arg-type]
+        root = self.root_of(e)
         if root is None:
             return None
         if (root.value, self.lane) in results:

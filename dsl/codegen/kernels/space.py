@@ -90,6 +90,15 @@ class Space:
     def is_split(self) -> bool:
         return not self.kept and len(self.kernel.stages) == 1
 
+    def root_of(self, e: Expression) -> Root | None:
+        """Return the root of the kernel that an expression reads, or None."""
+        return None if e.value is None else self.roots.get(e.value)
+
+    def array_of(self, e: Expression) -> Array:
+        """Return the array that a load reads."""
+        assert e.value is not None
+        return self.host.array(e.value)
+
     def is_own(self, e: Expression) -> bool:
         return e.value in self.roots
 
@@ -170,7 +179,7 @@ class Space:
             for e in walk(root.expression):
                 if e.kind == "load":
                     own = e.value in self.roots and e.value not in self.stores
-                    yield e.index, None if own else self.host.array(e.value)  # type: ignore[arg-type]
+                    yield e.index, None if own else self.array_of(e)
                 elif e.index:
                     yield e.index, None
 

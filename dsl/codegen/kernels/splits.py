@@ -149,7 +149,7 @@ class Splits(Rows):
         self.place(evaluator, group, low)
         for root in stage.roots:
             e, dtype = root.expression, root.value.dtype
-            address = evaluator.address(self.host.array(e.value), e.index)  # type: ignore[arg-type]
+            address = evaluator.address(self.array_of(e), e.index)
             found[root, self.lane] = call_routine(
                 fn, f"stretch_{root.node.op.name}", dtype, address, fn.sub(high, low), result=register_type(dtype)
             )  # fmt: skip

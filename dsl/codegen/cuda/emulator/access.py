@@ -92,6 +92,29 @@ define internal ptr @host(ptr %region, i64 %place) alwaysinline {{
 }}
 """
 
+# Of the checks of a read and of a write: the granules %first to %last, and what follows after granule %g.
+_GRANULES = f"""  %shp = call ptr @cell(ptr %region, i64 {SHIFT})
+  %sh = load i64, ptr %shp
+  %first = lshr i64 %place, %sh
+  %end = add i64 %place, %bytes
+  %end1 = sub i64 %end, 1
+  %last = lshr i64 %end1, %sh
+  %stamp = call i64 @stamp(ptr %region)"""
+_NEXT_OR_END = f"""  %g1 = add i64 %g, 1
+  %more = icmp ule i64 %g1, %last
+  br i1 %more, label %loop, label %fine
+fine:
+  ret i1 1
+fail_unwritten:
+  call void @refuse(ptr %region, i64 {UNWRITTEN}, i64 0, i64 %lane, i64 %place)
+  ret i1 0
+fail_outside:
+  call void @refuse(ptr %region, i64 {OUTSIDE}, i64 0, i64 %lane, i64 %place)
+  ret i1 0
+fail_race:
+  call void @refuse(ptr %region, i64 {RACE}, i64 %w, i64 %lane, i64 %place)
+  ret i1 0"""
+
 _SHADOW = f"""
 define internal i1 @same_warp(ptr %region, i64 %x, i64 %y) alwaysinline {{
   %a = call i64 @table(ptr %region, i64 {WARPS}, i64 %x)
@@ -156,13 +179,7 @@ define internal ptr @record(ptr %region, i64 %i, i64 %g) alwaysinline {{
 }}
 define internal i1 @check_read(ptr %region, i64 %lane, i64 %place, i64 %bytes, i1 %strong) {{
 entry:
-  %shp = call ptr @cell(ptr %region, i64 {SHIFT})
-  %sh = load i64, ptr %shp
-  %first = lshr i64 %place, %sh
-  %end = add i64 %place, %bytes
-  %end1 = sub i64 %end, 1
-  %last = lshr i64 %end1, %sh
-  %stamp = call i64 @stamp(ptr %region)
+{_GRANULES}
   br label %loop
 loop:
   %g = phi i64 [%first, %entry], [%g1, %next]
@@ -186,30 +203,11 @@ note:
   store i64 %new, ptr %rp
   br label %next
 next:
-  %g1 = add i64 %g, 1
-  %more = icmp ule i64 %g1, %last
-  br i1 %more, label %loop, label %fine
-fine:
-  ret i1 1
-fail_unwritten:
-  call void @refuse(ptr %region, i64 {UNWRITTEN}, i64 0, i64 %lane, i64 %place)
-  ret i1 0
-fail_outside:
-  call void @refuse(ptr %region, i64 {OUTSIDE}, i64 0, i64 %lane, i64 %place)
-  ret i1 0
-fail_race:
-  call void @refuse(ptr %region, i64 {RACE}, i64 %w, i64 %lane, i64 %place)
-  ret i1 0
+{_NEXT_OR_END}
 }}
 define internal i1 @check_write(ptr %region, i64 %lane, i64 %place, i64 %bytes, i1 %same, i1 %strong, i1 %reads) {{
 entry:
-  %shp = call ptr @cell(ptr %region, i64 {SHIFT})
-  %sh = load i64, ptr %shp
-  %first = lshr i64 %place, %sh
-  %end = add i64 %place, %bytes
-  %end1 = sub i64 %end, 1
-  %last = lshr i64 %end1, %sh
-  %stamp = call i64 @stamp(ptr %region)
+{_GRANULES}
   %plain = or i64 %stamp, %lane
   %flagged = or i64 %plain, -9223372036854775808
   %new = select i1 %strong, i64 %flagged, i64 %plain
@@ -238,20 +236,7 @@ c:
   br i1 %read_ok, label %note, label %fail_read
 note:
   store i64 %new, ptr %wp
-  %g1 = add i64 %g, 1
-  %more = icmp ule i64 %g1, %last
-  br i1 %more, label %loop, label %fine
-fine:
-  ret i1 1
-fail_unwritten:
-  call void @refuse(ptr %region, i64 {UNWRITTEN}, i64 0, i64 %lane, i64 %place)
-  ret i1 0
-fail_outside:
-  call void @refuse(ptr %region, i64 {OUTSIDE}, i64 0, i64 %lane, i64 %place)
-  ret i1 0
-fail_race:
-  call void @refuse(ptr %region, i64 {RACE}, i64 %w, i64 %lane, i64 %place)
-  ret i1 0
+{_NEXT_OR_END}
 fail_read:
   call void @refuse(ptr %region, i64 {RACE}, i64 %r, i64 %lane, i64 %place)
   ret i1 0

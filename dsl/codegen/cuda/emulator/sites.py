@@ -26,7 +26,6 @@ from dsl.codegen.cuda.emulator.syntax import Instruction
 __all__ = ["Site"]
 
 Array = np.ndarray[Any, Any]
-Ufunc = Callable[..., Any]
 
 _LANE = np.zeros(1, np.int64)
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
