@@ -320,6 +320,7 @@ def test_peers_without_a_gpu_are_left_out_and_named(
         cuda=types.SimpleNamespace(is_available=lambda: False),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "jax.numpy", types.ModuleType("jax.numpy"))
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(cuda.OnGpu, "module", "no_such_module")
     words = ["cuda", "--quick", "--peers", "numpy,cupy,jax,torch", "--case", "polynomial-f32"]
