@@ -21,7 +21,8 @@ from dsl.ir.build import Builder
 from dsl.ir.graph import Graph, Value
 from dsl.ir.interpret import interpret
 from dsl.ir.location import Location
-from dsl.ir.rewrite import Apply, Rule, Var, apply_rules, rebuild
+from dsl.ir.patterns import Apply, Rule, Var, apply_rules
+from dsl.ir.rewrite import rebuild
 from dsl.ir.text import parse
 from dsl.ir.token_machine import run_tokens
 from dsl.ir.types import BOOL, BY_NAME, DTYPES, TensorType, dtype_name, is_inexact

@@ -19,11 +19,11 @@ import dsl
 from dsl.errors import UnsupportedError
 from dsl.executor import Executor
 from dsl.ir.environment import Environment
+from dsl.ir.facts import has_effect
 from dsl.ir.graph import Graph
 from dsl.ir.interpret import interpret
 from dsl.ir.parser import parse
 from dsl.ir.printer import print_graph
-from dsl.ir.rewrite import has_effect
 from dsl.ir.token_machine import run_tokens
 from dsl.ir.verify import verify
 from dsl.passes.thread_state import hoist_reads, thread_state, variables_in

@@ -21,10 +21,11 @@ from typing import Any
 from dsl.codegen import elementwise
 from dsl.errors import DslError
 from dsl.ir.dims import Dim, DimLike, substitute
+from dsl.ir.facts import constant_of
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.interpret import apply_node
 from dsl.ir.registry import Trait
-from dsl.ir.rewrite import Rewriter, constant_of, rebuild
+from dsl.ir.rewrite import Rewriter, rebuild
 from dsl.ir.types import I64, TensorType
 
 __all__ = ["unroll"]

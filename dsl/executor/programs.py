@@ -15,9 +15,9 @@ from dsl.executor.sizes import with_known_sizes
 from dsl.executor.units import Unit
 from dsl.ir.devices import DeviceName
 from dsl.ir.dims import Dim, symbols_of
+from dsl.ir.facts import is_total
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import PLACEMENT, Trait, get_op
-from dsl.ir.rewrite import is_total
 from dsl.ir.types import TensorType
 
 __all__ = ["Program", "Programs", "layout", "unit_graph"]

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsl.ir.facts import commutes, has_effect
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
-from dsl.ir.rewrite import Rewriter, commutes, has_effect, rebuild
+from dsl.ir.rewrite import Rewriter, rebuild
 
 __all__ = ["cse"]
 

@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from dsl.ir.facts import has_effect
 from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.rewrite import Rewriter, has_effect, rebuild, with_params
+from dsl.ir.rewrite import Rewriter, rebuild, with_params
 
 __all__ = ["Structured", "dce", "narrow"]
 

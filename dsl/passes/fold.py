@@ -15,10 +15,11 @@ from __future__ import annotations
 import math
 
 from dsl.errors import InternalError
+from dsl.ir.facts import constant_of
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.interpret import apply_node
 from dsl.ir.registry import Trait
-from dsl.ir.rewrite import Rewriter, constant_of, rebuild
+from dsl.ir.rewrite import Rewriter, rebuild
 from dsl.ir.types import TensorType, ValueType, size_of
 
 __all__ = ["fold"]

@@ -16,8 +16,9 @@ The invariant %w, which nothing reads any more, is dropped by dce.
 
 from __future__ import annotations
 
+from dsl.ir.facts import is_total
 from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.rewrite import Rewriter, is_total, rebuild, with_params
+from dsl.ir.rewrite import Rewriter, rebuild, with_params
 from dsl.passes.dce import Structured
 
 __all__ = ["licm"]

@@ -14,8 +14,9 @@ from functools import partial
 import numpy as np
 
 from dsl.ir.dims import DimLike
+from dsl.ir.facts import constant_of, fits, splat_of
 from dsl.ir.graph import Value
-from dsl.ir.rewrite import Apply, Match, Patterns, Rule, Var, constant_of, fits, splat_of, variables
+from dsl.ir.patterns import Apply, Match, Patterns, Rule, Var, variables
 from dsl.ir.types import BFLOAT16, is_float, is_inexact, is_integer
 
 __all__ = ["ALGEBRA", "BINARY", "CANONICAL", "REDUCTIONS", "UNARY", "is_constant"]

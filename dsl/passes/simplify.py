@@ -13,7 +13,8 @@ x - 0.0 goes. In flat graphs only rules that read the same values on both sides 
 from __future__ import annotations
 
 from dsl.ir.graph import Graph
-from dsl.ir.rewrite import apply_rules, rebuild
+from dsl.ir.patterns import apply_rules
+from dsl.ir.rewrite import rebuild
 from dsl.passes.rules import ALGEBRA
 
 __all__ = ["simplify"]

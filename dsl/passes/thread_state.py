@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from dsl.errors import UnsupportedError
 from dsl.ir.build import Builder
+from dsl.ir.facts import has_effect
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import get_op
-from dsl.ir.rewrite import has_effect
 from dsl.ir.types import ValueType
 
 __all__ = ["Threaded", "hoist_reads", "thread_state", "variables_in"]

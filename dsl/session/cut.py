@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from dsl.autodiff.recording import spell_out_and_follow
 from dsl.errors import FeedError
 from dsl.ir.build import Builder
+from dsl.ir.facts import is_flat
 from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.rewrite import is_flat, with_params
+from dsl.ir.rewrite import with_params
 
 if TYPE_CHECKING:
     from dsl.session import graph as building

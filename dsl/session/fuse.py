@@ -18,9 +18,9 @@ import numpy as np
 
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, symbols_of
+from dsl.ir.facts import has_effect
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import PLACEMENT, Trait, get_op
-from dsl.ir.rewrite import has_effect
 from dsl.ir.types import TensorType
 from dsl.session.native import NativeStep, make_native, waits_for_nothing, walk
 

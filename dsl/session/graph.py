@@ -30,10 +30,10 @@ from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, rea
 from dsl.frontend.trees import flatten, unflatten
 from dsl.ir.devices import DeviceName
 from dsl.ir.dims import DimLike, Symbol
+from dsl.ir.facts import has_effect
 from dsl.ir.graph import Attrs, Node, Value
 from dsl.ir.graph import Graph as Dataflow
 from dsl.ir.registry import Op
-from dsl.ir.rewrite import has_effect
 from dsl.ir.types import I64, TensorType
 from dsl.ir.verify import verify
 from dsl.logs import log

@@ -14,9 +14,9 @@ from dsl.compile import optimize
 from dsl.config import config
 from dsl.errors import DslError, TypeRuleError
 from dsl.ir.environment import Environment
+from dsl.ir.facts import is_flat
 from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import interpret
-from dsl.ir.rewrite import is_flat
 from dsl.ir.types import TensorType
 from dsl.logs import log
 from dsl.passes.raise_control import raise_control

@@ -13,9 +13,9 @@ import numpy as np
 
 from dsl.errors import CancelledError, FeedError, UnsupportedError
 from dsl.ir.environment import wait_for
+from dsl.ir.facts import is_flat
 from dsl.ir.graph import Graph, Literal, Node, Value
 from dsl.ir.registry import get_op
-from dsl.ir.rewrite import is_flat
 from dsl.ir.token_machine import DEAD
 from dsl.runtime.rendezvous import LocalRendezvous
 from dsl.session.cut import cut

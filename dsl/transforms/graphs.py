@@ -10,8 +10,8 @@ from dsl.autodiff.reverse import Reverse
 from dsl.errors import GradientError
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
+from dsl.ir.facts import is_flat
 from dsl.ir.graph import Graph
-from dsl.ir.rewrite import is_flat
 from dsl.passes.raise_control import raise_control
 
 __all__ = ["gradient_graph"]

@@ -16,10 +16,10 @@ from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import cast, lift, read, wrap
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import resources_of
+from dsl.ir.facts import has_effect
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.ops.comm import RESOURCE
 from dsl.ir.registry import Trait
-from dsl.ir.rewrite import has_effect
 
 __all__ = ["gradients", "needed_variables"]
 

@@ -16,9 +16,9 @@ from dsl.autodiff.region import Region
 from dsl.errors import UnsupportedError
 from dsl.ir.build import UnknownSizeError
 from dsl.ir.dims import DimLike
+from dsl.ir.facts import is_total
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
-from dsl.ir.rewrite import is_total
 from dsl.ir.types import ValueType
 
 if TYPE_CHECKING:
