@@ -15,13 +15,23 @@ Rules of fusion:
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 from dsl.codegen.elements import Elements, is_lazy, joins, splat
 from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_index, walk
+from dsl.codegen.order import in_order
+from dsl.codegen.statements import (
+    Kernel,
+    Plan,
+    Root,
+    Single,
+    Stage,
+    Statement,
+    is_checked,
+    reads_of,
+)
 from dsl.ir.dims import lower_bound
+from dsl.ir.facts import is_array
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
 from dsl.ir.types import Shape, TensorType, size_of
@@ -53,77 +63,6 @@ _COLUMN_BYTES = 1 << 16  # a panel has some hundred columns
 _FEW_ROWS = 16
 
 
-@dataclass(eq=False)
-class Root:
-    """A value that a kernel computes: a map over the kernel's points or a reduction of one."""
-
-    node: Node
-    value: Value
-    expression: Expression
-    index: tuple[Affine, ...]  # where the element for the current point is stored
-    reduce: bool = False
-    stage: int = 0
-
-
-@dataclass(eq=False)
-class Stage:
-    """Roots computed in one sweep: over whole rows, or once per row."""
-
-    per_row: bool
-    roots: list[Root] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Kernel:
-    """Loops over `variables`; the axes in `inner` are swept for each point of the others, stage by stage."""
-
-    variables: tuple[Var, ...]
-    pool: Pool
-    elements: Elements
-    inner: frozenset[int] | None = None
-    stages: list[Stage] = field(default_factory=list)
-    reads: dict[Value, None] = field(default_factory=dict)  # in order
-    position: int = 0
-
-    @property
-    def space(self) -> Shape:
-        return tuple(var.extent for var in self.variables)
-
-    @property
-    def roots(self) -> Iterator[Root]:
-        for stage in self.stages:
-            yield from stage.roots
-
-    @property
-    def writes(self) -> list[Value]:
-        return [root.value for root in self.roots]
-
-
-@dataclass(eq=False)
-class Single:
-    """One node by itself."""
-
-    node: Node
-    kind: str  # scalar, check, alias, spread, update, pieces, library, control
-    reads: dict[Value, None] = field(default_factory=dict)  # in order
-    position: int = 0
-
-    @property
-    def writes(self) -> list[Value]:
-        return [v for v in self.node.outputs if self.kind != "check"]
-
-
-Statement = Kernel | Single
-
-
-@dataclass
-class Plan:
-    """Statements in the order in which they run, and which values are materialised."""
-
-    statements: list[Statement]
-    materialised: set[Value]
-
-
 class _Planner:
     def __init__(
         self, graph: Graph, supported: Callable[[Node], bool], expensive: Callable[[Node], bool]
@@ -132,7 +71,7 @@ class _Planner:
         self.uses = graph.uses()
         self.results = set(graph.results)
         self.kinds = {node: self.kind_of(node) for node in graph.nodes}
-        self.materialised: set[Value] = {p for p in graph.params if _is_array(p)}
+        self.materialised: set[Value] = {p for p in graph.params if is_array(p)}
         self.cost: dict[Value, tuple[int, bool]] = {}
         self.statements: list[Statement] = []
         self.producer: dict[Value, Statement] = {}
@@ -186,7 +125,7 @@ class _Planner:
                     self.weigh(value)
             else:
                 for value in node.outputs:
-                    if _is_array(value) and splat(value) is None:
+                    if is_array(value) and splat(value) is None:
                         self.materialised.add(value)
                     self.cost[value] = (0, False)
 
@@ -311,7 +250,7 @@ class _Planner:
             if value in seen or (value.node.op.name == "const" and value not in self.materialised):
                 continue
             seen.add(value)
-            if value in self.materialised or not _is_array(value) or value.node.op.name == "param":
+            if value in self.materialised or not is_array(value) or value.node.op.name == "param":
                 into[value] = None
             else:
                 pending.extend(value.node.inputs)
@@ -334,7 +273,7 @@ class _Planner:
         """Kernels that produce what is read, then those that read the same arrays, latest first."""
         latest = max((self.position(v) for v in reads if v in self.producer), default=-1)
         producers = {id(self.producer[v]) for v in reads if v in self.producer}
-        arrays = {v for v in reads if _is_array(v)}
+        arrays = {v for v in reads if is_array(v)}
         for statement in reversed(self.statements[-24:]):
             if not isinstance(statement, Kernel) or statement.position < latest:
                 continue
@@ -452,68 +391,6 @@ class _Planner:
                 return False
         return True
 
-    # -- order -----------------------------------------------------------------------------------------------------
-
-    def order(self) -> list[Statement]:
-        count = len(self.statements)
-        for k, statement in enumerate(self.statements):
-            statement.position = k
-        before: list[set[int]] = [set() for _ in range(count)]
-        by_node = {s.node: s.position for s in self.statements if isinstance(s, Single)}
-        for statement in self.statements:
-            own = before[statement.position]
-            own |= {self.producer[v].position for v in statement.reads if v in self.producer}
-            if isinstance(statement, Single):
-                own |= {by_node[n] for n in statement.node.controls if n in by_node}
-            own.discard(statement.position)
-        self.checks_first(before)
-        self.readers_first(before)
-        return [self.statements[k] for k in _sorted(before)]
-
-    def checks_first(self, before: list[set[int]]) -> None:
-        """The check of a dynamic slice comes before whatever reads the slice."""
-        checks = {
-            s.node.outputs[0]: s.position
-            for s in self.statements
-            if isinstance(s, Single) and s.kind == "check"
-        }
-        if not checks:
-            return
-        for statement in self.statements:
-            nodes = (
-                [statement.node]
-                if isinstance(statement, Single)
-                else [r.node for r in statement.roots]
-            )
-            pending = [v for n in nodes for v in n.inputs] + [
-                r.value for r in getattr(statement, "roots", ())
-            ]
-            seen: set[Value] = set()
-            while pending:
-                value = pending.pop()
-                if value in seen:
-                    continue
-                seen.add(value)
-                if value in checks and checks[value] != statement.position:
-                    before[statement.position].add(checks[value])
-                if self.producer.get(value) in (None, statement) and value not in self.graph.params:
-                    pending.extend(value.node.inputs)
-
-    def readers_first(self, before: list[set[int]]) -> None:
-        """Let other readers of an array run before the statement that overwrites it, where nothing forbids it."""
-        readers: dict[Value, list[int]] = {}
-        for statement in self.statements:
-            for value in statement.reads:
-                if _is_array(value):
-                    readers.setdefault(value, []).append(statement.position)
-        for statement in self.statements:
-            for value in _overwritten(statement):
-                for reader in readers.get(value, ()):
-                    if reader != statement.position and not _reaches(
-                        before, reader, statement.position
-                    ):
-                        before[statement.position].add(reader)
-
 
 def needs_check(node: Node) -> bool:
     """Tell whether symbolic sizes or run-time bounds leave something to check when the program runs."""
@@ -525,62 +402,6 @@ def needs_check(node: Node) -> bool:
         sizes = (*node.inputs[0].shape, *node.attrs["start"], *node.attrs["size"])
         return not all(isinstance(d, int) for d in sizes)
     return False
-
-
-def _overwritten(statement: Statement) -> list[Value]:
-    """The operands that a statement would like to overwrite."""
-    if isinstance(statement, Kernel):
-        return []
-    if statement.kind == "update":
-        return [statement.node.inputs[0]]
-    if statement.kind == "control":
-        return [v for v in statement.node.inputs if _is_array(v)]
-    return []
-
-
-def _reaches(before: list[set[int]], start: int, goal: int) -> bool:
-    """Tell whether `goal` must run before `start`."""
-    pending, seen = [start], set()
-    while pending:
-        here = pending.pop()
-        if here == goal:
-            return True
-        if here not in seen:
-            seen.add(here)
-            pending.extend(before[here])
-    return False
-
-
-def _sorted(before: list[set[int]]) -> list[int]:
-    after: list[list[int]] = [[] for _ in before]
-    waiting = [len(b) for b in before]
-    for k, sources in enumerate(before):
-        for source in sources:
-            after[source].append(k)
-    ready = [k for k, n in enumerate(waiting) if n == 0]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        k = heapq.heappop(ready)
-        found.append(k)
-        for follower in after[k]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                heapq.heappush(ready, follower)
-    assert len(found) == len(before)
-    return found
-
-
-def reads_of(expression: Expression) -> Iterable[Expression]:
-    """Return the loads and registers in an expression, each once."""
-    return (e for e in walk(expression) if e.kind in ("load", "register"))
-
-
-def is_checked(e: Expression) -> bool:
-    """Tell whether computing an expression may fail: an index, or an op that checks its operands."""
-    if e.kind != "op" or e.node is None:
-        return e.kind == "checked"
-    return e.node.op.has(Trait.CHECKED) and (e.dtype.kind == "i" or e.node.op.raised is not None)
 
 
 def _checks_own_results(kernel: Kernel, expression: Expression) -> bool:
@@ -611,10 +432,6 @@ def _is_tensor(value: Value) -> bool:
     return isinstance(value.type, TensorType)
 
 
-def _is_array(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and bool(value.type.shape)
-
-
 def plan(
     graph: Graph, *, supported: Callable[[Node], bool], expensive: Callable[[Node], bool]
 ) -> Plan:
@@ -622,4 +439,4 @@ def plan(
     planner = _Planner(graph, supported, expensive)
     planner.choose()
     planner.build()
-    return Plan(planner.order(), planner.materialised)
+    return Plan(in_order(graph, planner.statements, planner.producer), planner.materialised)

@@ -25,7 +25,8 @@ from dsl.errors import InternalError
 from dsl.events import WORDS, Site
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike, dim_min
-from dsl.ir.types import Shape, TensorType
+from dsl.ir.facts import is_array
+from dsl.ir.types import Shape
 
 if TYPE_CHECKING:
     from dsl.codegen.program import Program
@@ -207,11 +208,7 @@ def _computed(root: Expression, seen: set[Expression]) -> Iterator[ir.Node]:
 
 
 def _has_arrays(node: ir.Node) -> bool:
-    return any(map(_is_array, (*node.inputs, *node.outputs)))
-
-
-def _is_array(value: ir.Value) -> bool:
-    return isinstance(value.type, TensorType) and bool(value.type.shape)
+    return any(map(is_array, (*node.inputs, *node.outputs)))
 
 
 def _points(statement: Statement) -> DimLike | None:
@@ -221,7 +218,7 @@ def _points(statement: Statement) -> DimLike | None:
     if statement.kind == "update":
         return nbytes(_written(statement.node), 1)
     values = (*statement.node.inputs, *statement.node.outputs)
-    sizes = [nbytes(value.shape, 1) for value in values if _is_array(value)]
+    sizes = [nbytes(value.shape, 1) for value in values if is_array(value)]
     static = [n for n in sizes if isinstance(n, int)]
     return None if not sizes else max(static) if len(static) == len(sizes) else sizes[-1]
 
@@ -238,17 +235,17 @@ def _moved(statement: Statement) -> DimLike:
     """Return the bytes that a statement reads and writes, each array once, at most an element for each point."""
     if isinstance(statement, Kernel):
         total = _read(statement, nbytes(statement.space, 1))
-        return _sum(total, (_size(value) for value in statement.writes if _is_array(value)))
+        return _sum(total, (_size(value) for value in statement.writes if is_array(value)))
     node = statement.node
     if node.op.name in UPDATES:
         shape = _written(node)
         total = _read(statement, nbytes(shape, 1), skip=node.inputs[0])
         return total + nbytes(shape, node.outputs[0].dtype.itemsize)
-    return _sum(0, (_size(value) for value in (*node.inputs, *node.outputs) if _is_array(value)))
+    return _sum(0, (_size(value) for value in (*node.inputs, *node.outputs) if is_array(value)))
 
 
 def _read(statement: Statement, points: DimLike, skip: ir.Value | None = None) -> DimLike:
-    arrays = [value for value in statement.reads if _is_array(value) and value is not skip]
+    arrays = [value for value in statement.reads if is_array(value) and value is not skip]
     return _sum(0, (dim_min(_size(v), points * v.dtype.itemsize) for v in arrays))
 
 

@@ -21,12 +21,12 @@ from typing import Any
 from dsl.codegen import elementwise
 from dsl.errors import DslError
 from dsl.ir.dims import Dim, DimLike, substitute
-from dsl.ir.facts import constant_of
+from dsl.ir.facts import constant_of, is_array
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.interpret import apply_node
 from dsl.ir.registry import Trait
 from dsl.ir.rewrite import Rewriter, rebuild
-from dsl.ir.types import I64, TensorType
+from dsl.ir.types import I64
 
 __all__ = ["unroll"]
 
@@ -49,7 +49,7 @@ def unroll(graph: Graph) -> Graph:
 
 
 def _unroll(builder: Rewriter, node: Node) -> Sequence[Value] | None:
-    if node.op.name != "scan" or not any(_is_array(v) for v in node.outputs) or node.controls:
+    if node.op.name != "scan" or not any(is_array(v) for v in node.outputs) or node.controls:
         return None
     try:
         found = _Copy(builder).loop(node, node.inputs)
@@ -94,7 +94,7 @@ class _Copy:
             return self.loop(node, inputs)
         if node.regions:
             raise _StaysError
-        if not any(_is_array(v) for v in (*inputs, *node.outputs)):
+        if not any(is_array(v) for v in (*inputs, *node.outputs)):
             return self.number(node, inputs)
         self.weigh(node)
         for symbol, value in zip(node.dims, inputs[len(inputs) - len(node.dims) :]):
@@ -138,7 +138,7 @@ class _Copy:
     def weigh(self, node: Node) -> None:
         if node.op.name in _FREE:
             return
-        is_element = node.op.name == "gather" and not any(_is_array(v) for v in node.outputs)
+        is_element = node.op.name == "gather" and not any(is_array(v) for v in node.outputs)
         if not is_element and not node.op.has(Trait.ELEMENTWISE):
             raise _StaysError
         dear = elementwise.expensive(node.op.name, [v.dtype for v in node.inputs])
@@ -162,7 +162,3 @@ def _resolved(item: Any, sizes: dict[Dim, DimLike]) -> Any:
     if isinstance(item, tuple):
         return tuple(_resolved(part, sizes) for part in item)
     return substitute(item, sizes) if isinstance(item, Dim) else item
-
-
-def _is_array(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and bool(value.type.shape)

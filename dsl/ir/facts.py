@@ -13,12 +13,26 @@ from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
 from dsl.ir.types import TensorType, is_inexact, is_integer
 
-__all__ = ["commutes", "constant_of", "fits", "has_effect", "is_flat", "is_total", "splat_of"]
+__all__ = [
+    "commutes",
+    "constant_of",
+    "fits",
+    "has_effect",
+    "is_array",
+    "is_flat",
+    "is_total",
+    "splat_of",
+]
 
 
 def is_flat(graph: Graph) -> bool:
     """Tell whether a graph spells control flow with tokens, some of which may be dead."""
     return any(node.op.has(Trait.FLAT) for node in graph.nodes)
+
+
+def is_array(value: Value) -> bool:
+    """Tell whether a value is a tensor of rank 1 or more."""
+    return isinstance(value.type, TensorType) and bool(value.type.shape)
 
 
 def has_effect(node: Node) -> bool:

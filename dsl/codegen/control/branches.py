@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dsl.codegen.control.passing import Memory, home_of, is_array, is_integer, lend, settled
+from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
 from dsl.codegen.llvm import Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes
 from dsl.codegen.ranges import Ranges
 from dsl.ir import graph as ir
 from dsl.ir.dims import Dim, symbols_of
+from dsl.ir.facts import is_array
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsl.codegen.control.passing import Memory, home_of, is_array, is_integer, lend, settled
+from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
 from dsl.codegen.llvm import Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes
 from dsl.codegen.places import contiguous_copy
 from dsl.codegen.ranges import Linear, Ranges
 from dsl.ir import graph as ir
 from dsl.ir.dims import Dim
+from dsl.ir.facts import is_array
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region

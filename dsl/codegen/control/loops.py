@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsl.codegen.control.carried import Loop
-from dsl.codegen.control.passing import is_array
 from dsl.codegen.frame import STATUS
 from dsl.codegen.llvm import Value
 from dsl.codegen.repeats import emit_repeats
 from dsl.ir import graph as ir
+from dsl.ir.facts import is_array
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region

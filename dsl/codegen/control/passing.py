@@ -13,11 +13,7 @@ from dsl.ir.types import TensorType
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
 
-__all__ = ["Memory", "home_of", "is_array", "is_integer", "lend", "settled"]
-
-
-def is_array(value: ir.Value) -> bool:
-    return isinstance(value.type, TensorType) and bool(value.type.shape)
+__all__ = ["Memory", "home_of", "is_integer", "lend", "settled"]
 
 
 def is_integer(value: ir.Value) -> bool:

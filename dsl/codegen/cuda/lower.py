@@ -40,14 +40,11 @@ from dsl.codegen.plan import Kernel, Root, Single, Stage, Statement, plan, reads
 from dsl.codegen.region import is_expensive, is_native
 from dsl.codegen.standins import StandIn
 from dsl.ir.dims import Dim, DimLike, lower_bound, symbols_of
+from dsl.ir.facts import is_array
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.types import Shape, TensorType, size_of
 
 __all__ = ["Lowering", "is_array", "is_on_device"]
-
-
-def is_array(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and bool(value.type.shape)
 
 
 def is_on_device(node: Node) -> bool:
