@@ -197,12 +197,13 @@ def _direct(
     traced: TracedFunction, graph: Graph, arguments: Arguments, native: Any, needed: list[int]
 ) -> Direct | None:
     """Return how a built-in can do the whole call, if it is simple enough."""
-    if arguments.key[3] or traced.containers or traced.attributes or traced.shared:
-        return None  # the same array twice; containers to fill
+    if traced.containers or traced.attributes or traced.shared:
+        return None
     params = _direct_params(traced, arguments, native)
     results = _direct_results(traced, arguments, graph, needed)
     if params is None or results is None:
-        return _of_trees(traced, graph, arguments, native, needed)
+        same_twice = bool(arguments.key[3])
+        return None if same_twice else _of_trees(traced, graph, arguments, native, needed)
     leaves, structure = results
     return Direct(native, params, leaves, structure is not None, traced)
 
@@ -258,8 +259,10 @@ def _direct_params(traced: TracedFunction, arguments: Arguments, native: Any) ->
 
     places = {leaf: k for k, leaf in enumerate(traced.inputs)}
     found: list[Any] = []
+    at: dict[int, int] = {}  # the argument of each leaf
     leaves = iter(enumerate(arguments.leaves))
     static = {name for name, _ in arguments.key[2]}
+    aliases = arguments.key[3] or range(len(arguments.leaves))
     for name, value in arguments.bound.items():
         if name in static:
             found.append(entry.StaticParam(value))
@@ -267,7 +270,10 @@ def _direct_params(traced: TracedFunction, arguments: Arguments, native: Any) ->
         k, leaf = next(leaves, (-1, None))
         if leaf is not value or k < 0:
             return None
-        if k in places:
+        at[k] = len(found)
+        if aliases[k] != k:
+            found.append(entry.SameParam(at[aliases[k]]))
+        elif k in places:
             found.append(native.spec.params[places[k]])
         else:
             found.append(entry.StaticParam(value))

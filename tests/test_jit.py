@@ -729,3 +729,31 @@ def test_threads_that_all_learn_at_once_that_a_number_must_be_static() -> None:
     for thread in threads:
         thread.join()
     assert found == [[3.0, 3.0]] * 4
+
+
+def test_the_same_array_twice_is_taken_by_a_builtin() -> None:
+    """A program of its own, since a write to one shows in the other; and after the first call, no Python."""
+
+    @dsl.jit
+    def mixed(a, b, c, k=2):
+        return a * k + b - c
+
+    @dsl.jit
+    def write(a, b):
+        a[0] = 5.0
+        return b.sum()
+
+    x, y, z = np.arange(3.0), np.ones(3), np.zeros(3)
+    calls = [(x, x, y), (x, y, x), (x, y, y), (x, x, x), (x, y, z)]
+    for _ in range(3):
+        for a, b, c in calls:
+            np.testing.assert_array_equal(mixed(a, b, c), a * 2 + b - c)
+    info = mixed.cache_info()
+    assert (info.misses, info.hits) == (5, 10)
+    for _ in range(2):
+        same, other = np.arange(3.0), np.arange(3.0)
+        assert write(same, same) == 8.0
+        assert write(np.arange(3.0), other) == 3.0
+    taken = mixed._builtins.hits()
+    mixed(x, y, y)
+    assert mixed._builtins.hits() == taken + 1

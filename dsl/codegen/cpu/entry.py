@@ -147,7 +147,21 @@ class StaticParam(_Part):
         return _record(layout.PARAM, self.words, kind=layout.STATIC, type=id(self.object))
 
 
-Param = ArrayParam | NumberParam | StaticParam
+class SameParam(_Part):
+    """The same array as the argument of that number, which comes before."""
+
+    words = 0
+
+    def __init__(self, argument: int) -> None:
+        self.argument = argument
+
+    def record(self, index: int, symbols: dict[Hashable, int]) -> list[int]:
+        return _record(
+            layout.PARAM, self.words, kind=layout.SAME, type=id(np.ndarray), root=self.argument
+        )
+
+
+Param = ArrayParam | NumberParam | StaticParam | SameParam
 
 
 # --- Results -------------------------------------------------------------------------------------

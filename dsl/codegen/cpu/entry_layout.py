@@ -22,7 +22,7 @@ PARAM: Final = (
 )  # fmt: skip
 RESULT: Final = ("kind", "object", "rank", "index", "words")
 
-ARRAY, INT, VALUE, BOOL, STATIC = range(5)
+ARRAY, INT, VALUE, BOOL, STATIC, SAME = range(6)
 NEW_ARRAY, NEW_SCALAR, NEW_INT, NEW_FLOAT, NEW_COMPLEX, NEW_BOOL, ARGUMENT, CONSTANT, EARLIER = (
     range(9)
 )

@@ -39,10 +39,13 @@ def _emit_match(module: Module) -> None:
             layout.require(f, f.call("i1", "dsl_match_array", here, object, cursor.get(), symbols))
             _require_distinct(f, here, args, index, object)
 
-        def match_scalar(here: Value = here, object: Value = object) -> None:
+        def match_other(here: Value = here, object: Value = object, kind: Value = kind) -> None:
+            with f.if_(f.compare("eq", kind, layout.SAME)):
+                root = layout.param(f, here, "root")
+                layout.require(f, f.compare("eq", layout.item(f, args, root, "ptr"), object))
             layout.require(f, f.call("i1", "dsl_match_scalar", here, object, cursor.get()))
 
-        f.if_else(f.compare("eq", kind, layout.ARRAY), match_array, match_scalar)
+        f.if_else(f.compare("eq", kind, layout.ARRAY), match_array, match_other)
         layout.advance(f, cursor, layout.param(f, here, "words"))
         layout.advance(f, record, layout.param(f, here, "length"))
     writes = f.compare("ne", f.binary("and", layout.head(f, table, "flags"), layout.WRITES), 0)
