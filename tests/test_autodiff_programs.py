@@ -26,7 +26,7 @@ from dsl.frontend.optional import TracedOptional
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import current_trace
 from dsl.frontend.traced import Traced, fresh, read
-from dsl.frontend.trees import _parts, flatten, unflatten
+from dsl.frontend.trees import _parts, flatten, forwarded, unflatten
 
 STEPS = (1e-6, 1e-4, 1e-7, 1e-5)
 
@@ -90,6 +90,17 @@ TIED = {
     "geometry-tsp_two_opt-1",
 }
 
+# Programs that this cannot try: they change objects among their arguments, which a trace of several calls would share; they keep
+# an empty list in an object that a loop carries; they have float32 and equal numbers in a comparison.
+UNSUITED = {
+    "objects_and_containers-record_each-1",
+    "objects_and_containers-record_positive-1",
+    "objects_and_containers-record_rows-1",
+    "objects_and_containers-record_into_new_list-1",
+    "objects_and_containers-bouncing_balls-1",
+    "generators_and_text-vectorized-1",
+}
+
 # Numbers that decide how large arrays are, or how often loops run, while the program is traced.
 FIXED_NUMBERS = {"image_processing-gaussian_blur-1"}
 
@@ -136,6 +147,7 @@ class Weighted:
         return self(*args)
 
     def __call__(self, tree: Any, path: str = "") -> Any:
+        tree = forwarded(tree)
         if isinstance(tree, TracedOptional):
             present = np.where(tree.present, 1.0, 0.0)
             return self(unflatten(tree.structure, tree.leaves), path) * present
@@ -144,6 +156,8 @@ class Weighted:
         if is_row(tree):
             tree = plainly_or_traced(np.array, tree)
         parts = _parts(tree)
+        if parts is None and type(tree).__module__.startswith("programs"):
+            parts = list(vars(tree)), list(vars(tree).values())
         if parts is None:
             return self.leaf(tree, path) if moves(tree) else 0.0
         total = 0.0
@@ -263,6 +277,8 @@ def programs() -> list[Any]:
     found = []
     for row in rows():
         function, make = row.values
+        if row.id in UNSUITED:
+            continue
         if any(map(is_float, flatten(arguments(function, make))[0])):
             found.append(pytest.param(function, make, row.id, id=row.id))
     return found

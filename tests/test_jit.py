@@ -731,8 +731,8 @@ def test_threads_that_all_learn_at_once_that_a_number_must_be_static() -> None:
     assert found == [[3.0, 3.0]] * 4
 
 
-def test_the_same_array_twice_is_taken_by_a_builtin() -> None:
-    """A program of its own, since a write to one shows in the other; and after the first call, no Python."""
+def test_the_same_array_twice_has_a_program_of_its_own() -> None:
+    """A write to one shows in the other."""
 
     @dsl.jit
     def mixed(a, b, c, k=2):
@@ -754,6 +754,3 @@ def test_the_same_array_twice_is_taken_by_a_builtin() -> None:
         same, other = np.arange(3.0), np.arange(3.0)
         assert write(same, same) == 8.0
         assert write(np.arange(3.0), other) == 3.0
-    taken = mixed._builtins.hits()
-    mixed(x, y, y)
-    assert mixed._builtins.hits() == taken + 1

@@ -35,6 +35,7 @@ from dsl.codegen.cpu.entry import (
     EntrySpec,
     NumberParam,
     NumberResult,
+    SameParam,
     ScalarResult,
     StaticParam,
 )
@@ -378,6 +379,16 @@ def test_static_objects_are_compared_by_identity() -> None:
     assert f(key, 5, None)[0] == 5
     assert f(("axis", len(key) - 1), 5, None) is NotImplemented
     assert f(key, 5, 0) is NotImplemented
+
+
+def test_one_array_for_two_arguments() -> None:
+    f = dumper(ArrayParam(F4, (3,)), SameParam(0), NumberParam("int"))
+    x, y = np.zeros(3, "f4"), np.zeros(3, "f4")
+    found = f(x, x, 5)
+    assert (found[0], found[3]) == (x.ctypes.data, 5)  # the frame has one array
+    assert f(x, y, 5) is NotImplemented
+    assert f(x, 0, 5) is NotImplemented
+    assert dumper(ArrayParam(F4, (3,)), ArrayParam(F4, (3,)))(x, x) is NotImplemented
 
 
 def test_a_static_object_lives_as_long_as_the_entry() -> None:

@@ -44,6 +44,8 @@ def _without_limit(trips: Value) -> Value:
 
 def range_of(scope: Scope, value: Value, depth: int = _DEPTH) -> Range | None:
     """Return between what an integer of a scope lies, if that is known."""
+    if value.dtype != I64 or value.shape:
+        return None
     known = scope.known_dim(value)
     if known is not None:
         return Range(known, known)
@@ -53,7 +55,7 @@ def range_of(scope: Scope, value: Value, depth: int = _DEPTH) -> Range | None:
     outer = scope.captured_from(value)
     if outer is not None and scope.parent is not None:
         return range_of(scope.parent, outer, depth)
-    if depth == 0 or value.dtype != I64 or value.shape:
+    if depth == 0:
         return None
     operands = [range_of(scope, operand, depth - 1) for operand in value.node.inputs]
     if None in operands or len(operands) != 2:
@@ -94,21 +96,21 @@ def distance(scope: Scope, a: Value, b: Value) -> DimLike | None:
 
 def _affine(scope: Scope, value: Value, depth: int) -> tuple[dict[Value, int], DimLike]:
     """Return an integer as multiples of others, of the outermost scope that has them, and a size."""
-    known = scope.known_dim(value)
+    known = scope.known_dim(value) if value.dtype == I64 and not value.shape else None
     if known is not None:
         return {}, known
     outer = scope.captured_from(value)
     if outer is not None and scope.parent is not None:
         return _affine(scope.parent, outer, depth)
-    node = value.node
-    if depth and value.dtype == I64 and not value.shape and node.op.name in ("add", "subtract"):
+    node, is_number = value.node, value.dtype == I64 and not value.shape
+    if depth and is_number and node.op.name in ("add", "subtract"):
         (terms, constant), (others, other) = (_affine(scope, v, depth - 1) for v in node.inputs)
         sign = 1 if node.op.name == "add" else -1
         both = dict(terms)
         for term, factor in others.items():
             both[term] = both.get(term, 0) + sign * factor
         return both, constant + other * sign
-    if depth and value.dtype == I64 and not value.shape and node.op.name == "multiply":
+    if depth and is_number and node.op.name == "multiply":
         for one, other_one in (node.inputs, node.inputs[::-1]):
             times = scope.known_dim(other_one)
             if isinstance(times, int):
