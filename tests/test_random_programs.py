@@ -77,7 +77,7 @@ def randomly(examples: int) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@randomly(60)
+@randomly(40)
 @given(programs())
 def test_random_program_is_the_plain_one(drawn: tuple[str, int]) -> None:
     text, seed = drawn
