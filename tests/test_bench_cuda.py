@@ -148,12 +148,12 @@ def test_what_rows_share_is_read_once_by_each_block(program: Any, others: int) -
     assert not found.missed
 
 
-@pytest.mark.parametrize("case", ["axis0-f32-wide", "axis1-f32"])
-def test_layer_norm_moves_hardly_more_than_it_must(case: str) -> None:
-    found = describe_case(case_named(f"layernorm-{case}"))
+@pytest.mark.parametrize(("axis", "blocks"), [(0, 43), (1, 128)])
+def test_layer_norm_moves_hardly_more_than_it_must(axis: int, blocks: int) -> None:
+    found = describe_case(case_named(f"layernorm-axis{axis}-f32"))
     (kernel,) = found.kernels.values()
     assert found.ratio <= 1.05
-    assert (kernel.blocks, kernel.coalescing) == (128, 1.0)
+    assert (kernel.blocks, kernel.coalescing) == (blocks, 1.0)
     assert all(u.spill_stores + u.spill_loads == 0 for u in kernel.usage.values())
 
 

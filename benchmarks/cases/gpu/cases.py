@@ -172,11 +172,9 @@ CASES = [
         for name in ("softmax", "logsumexp")
         for axis in (1, 0)
     ),
-    # All rows, since blocks take several of them where there are many. Along columns, a block holds eight of them and reads
-    # the whole gain and bias: 1,024 columns are too few for both several strips for a block and a block for each processor.
+    # All rows, or columns, since blocks take several of them where there are many.
     along("layernorm-axis1-f32", (4096, 1024)),
-    along("layernorm-axis0-f32", (1024, 256)),
-    along("layernorm-axis0-f32", (1024, 4096), name="layernorm-axis0-f32-wide", size=(4096, 4096)),
+    along("layernorm-axis0-f32", (1024, 1024)),
     on_gpu(case_named("sum-f32-16M"), name="sum-f32", size=MANY, small=SOME, bar=BAR),
     on_gpu(case_named("max-f32-16M"), name="max-f32", size=MANY, small=SOME, bar=BAR),
     *(reduction(sum_along, sum_along, axis) for axis in (1, 0)),

@@ -42,6 +42,9 @@ _KEPT = 32  # numbers that a thread keeps of its row
 _TILE = 32
 _SECTOR = 32  # bytes that memory moves at least
 _FEW_BLOCKS = 128  # fewer leave a large GPU idle
+_FEW_LARGE_BLOCKS = (
+    40  # the same of blocks that are as large as can be, each of which has much under way
+)
 _CHUNK = 1 << 14  # points of a chunk, at least
 _CHUNKS = 1 << 10  # chunks of a row, at most
 _SHARING = 4  # rows, at least, that read what they share through shared memory
@@ -340,7 +343,9 @@ class GridEmitter(KernelEmitter):
             teams *= 2
         if wanted <= teams:
             return replace(team, rows=teams)
-        trips = dim_min(-(-wanted // teams), rows // (teams * _FEW_BLOCKS))
+        is_large = replace(team, rows=teams).block >= 1024
+        few = _FEW_LARGE_BLOCKS if is_large else _FEW_BLOCKS
+        trips = dim_min(-(-wanted // teams), rows // (teams * few))
         return replace(team, rows=teams, trips=dim_max(1, trips))
 
     def _most_threads(self, team: Team) -> int:
