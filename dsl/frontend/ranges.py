@@ -55,12 +55,10 @@ def range_of(scope: Scope, value: Value, depth: int = _DEPTH) -> Range | None:
     outer = scope.captured_from(value)
     if outer is not None and scope.parent is not None:
         return range_of(scope.parent, outer, depth)
-    if depth == 0:
+    if depth == 0 or len(value.node.inputs) != 2:
         return None
-    operands = [range_of(scope, operand, depth - 1) for operand in value.node.inputs]
-    if None in operands or len(operands) != 2:
-        return None
-    return _combined(value.node.op.name, *operands)  # type: ignore[arg-type]
+    a, b = (range_of(scope, operand, depth - 1) for operand in value.node.inputs)
+    return None if a is None or b is None else _combined(value.node.op.name, a, b)
 
 
 def _combined(op: str, a: Range, b: Range) -> Range | None:
@@ -88,10 +86,10 @@ def is_at_most(a: DimLike, b: DimLike) -> bool:
 
 def distance(scope: Scope, a: Value, b: Value) -> DimLike | None:
     """Return b - a, if that is the same however the program runs."""
-    terms, constant = _affine(scope, b, _DEPTH)
-    for value, factor in _affine(scope, a, _DEPTH)[0].items():
-        terms[value] = terms.get(value, 0) - factor
-    return constant - _affine(scope, a, _DEPTH)[1] if not any(terms.values()) else None
+    terms, constant = _affine(scope, a, _DEPTH)
+    others, other = _affine(scope, b, _DEPTH)
+    same = all(terms.get(value, 0) == others.get(value, 0) for value in {**terms, **others})
+    return other - constant if same else None
 
 
 def _affine(scope: Scope, value: Value, depth: int) -> tuple[dict[Value, int], DimLike]:

@@ -6,6 +6,7 @@ what the thread's check raises ends the program as Ctrl-C would: what it was giv
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def _count(more: int) -> None:
 
 
 @functools.cache
-def _word():  # type: ignore[no-untyped-def]
+def _word() -> ctypes.c_int64:
     from dsl.codegen.cpu.runtime import word
 
     return word("watched")
