@@ -81,7 +81,7 @@ class Lowered:
         from dsl.codegen.cpu.jit import assembly
         from dsl.codegen.cpu.native import LEVEL
 
-        return assembly(native.text, LEVEL, link=native.link)
+        return assembly(native.text, LEVEL, flags=native.flags, link=native.link)
 
     @cached_property
     def device_program(self) -> Any:

@@ -73,7 +73,7 @@ The variables are also NumPy arrays: `np.asarray(W)` is the memory that the step
 memory = np.asarray(W)
 with dsl.Session(graph) as sess:
     sess.run(train, {x: x_data, y_: y_data + 1})
-print(memory, np.shares_memory(memory, W.value))
+print(memory.round(4), np.shares_memory(memory, W.value))
 ===
 ## A recurrent network
 

@@ -28,10 +28,11 @@ class ParamKind(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """A module's text, the modules to link to it, and what the program tells about itself."""
+    """A module's text, the modules to link to it, how to compile it, and what the program tells about itself."""
 
     text: str
     link: tuple[str, ...]
+    as_written: bool
     errors: list[ErrorSite]
     callbacks: list[Node]
     report: Report
@@ -79,7 +80,8 @@ class Emission:
         module, link = program.module, tuple(program.module.links.values())
         sites = [] if program.timer is None else program.timer.sites
         told = program.errors, program.callbacks, program.report, sites
-        return Emitted(text, link, *told, is_long=module.is_long)
+        as_written = module.as_written and not link
+        return Emitted(text, link, as_written, *told, is_long=module.is_long)
 
     def _program(self, in_place: bool) -> Program:
         from dsl.codegen.frame import layout

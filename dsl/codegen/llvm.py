@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dsl.errors import InternalError
@@ -125,6 +125,9 @@ class Module:
         self.unlikely = ""
         self.fastmath = False
         self.is_long = False  # whether running it may take long
+        self.as_written = (
+            True  # whether all loops are written as they should run, and nothing is to be inlined
+        )
         self.device = False  # whether it is code for a GPU
         self.libdevice = False  # whether NVIDIA's library of functions can be linked to it
 
@@ -156,6 +159,7 @@ class Module:
 
     def include(self, name: str, text: str) -> None:
         """Add a complete definition under a name, once."""
+        self.as_written = False
         self._raw.setdefault(name, text)
 
     def constant(self, data: bytes, align: int = 64) -> Value:
@@ -217,7 +221,6 @@ class Function:
         self.terminated = False
         self.captured: dict[Value, Value] = {}  # value of the parent -> value here
         self.lanes: Lanes = None
-        self._constants: dict[tuple[Any, ...], Value] = {}
 
     def text(self) -> str:
         named = f"define {self._linkage}{self.result} @{self.name}"
@@ -328,10 +331,28 @@ class Function:
         self.terminated = True
 
     @contextlib.contextmanager
+    def recorded(self) -> Iterator[list[str]]:
+        """Collect what is emitted in the block, which must not end its own, instead of emitting it."""
+        block, lines = self._block, self._lines
+        self._lines = []
+        yield self._lines
+        self._block, self._lines = block, lines
+
+    def replay(self, lines: Iterable[str]) -> None:
+        """Emit lines that were recorded, or made from such."""
+        self._lines.extend(lines)
+
+    @contextlib.contextmanager
     def loop(
-        self, start: Operand, stop: Operand, step: int = 1, *, metadata: str = ""
-    ) -> Iterator[Value]:
-        """Run the block for start, start + step, … below stop (step > 0); `metadata` is a `!llvm.loop` node."""
+        self, start: Operand, stop: Operand, step: int = 1, *, metadata: str = "",
+        counter: Value | None = None, as_written: bool = False,
+    ) -> Iterator[Value]:  # fmt: skip
+        """Run the block for start, start + step, … below stop (step > 0); `metadata` is a `!llvm.loop` node.
+
+        The counter is a new value, or one that has been named already. With `as_written`, LLVM's passes over loops have
+        nothing to add.
+        """
+        self.module.as_written &= as_written
         head, after = self.label("loop"), self.label("done")
         first, last = self.as_value(start, "i64"), self.as_value(stop, "i64")
         if not (isinstance(start, int) and isinstance(stop, int) and start < stop):
@@ -340,7 +361,7 @@ class Function:
             self.branch(head)
         before = self._block
         self.continue_in(head)
-        index, following = self.name_value("i64"), self.name_value("i64")
+        index, following = counter or self.name_value("i64"), self.name_value("i64")
         place = len(self._lines)
         self.emit("")
         yield index
@@ -382,6 +403,7 @@ class Function:
     @contextlib.contextmanager
     def while_(self, condition: Callable[[], Value]) -> Iterator[None]:
         """Run the block as long as the condition, emitted at the loop's head, is true."""
+        self.module.as_written = False
         head, body, after = self.label("while"), self.label("do"), self.label("done")
         self.start(head)
         self.branch_if(condition(), body, after)

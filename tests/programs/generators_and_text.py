@@ -132,7 +132,7 @@ def folds(x):
     rows = np.logaddexp.reduce(x, axis=1, keepdims=True), np.fmin.reduce(x, axis=1)
     whole = np.hypot.reduce(x, axis=None), np.fmax.reduce(x, axis=(0, 1))
     started = np.subtract.reduce(x, axis=0, initial=3.0), np.divide.reduce(x, axis=1)
-    return rows, whole, started, np.power.reduce(abs(x[0])), np.maximum.reduceat(x[0], [0, 2, 1])
+    return rows, whole, started, np.remainder.reduce(x[0]), np.maximum.reduceat(x[0], [0, 2, 1])
 
 
 def integer_folds(x):

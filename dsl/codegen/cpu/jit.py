@@ -55,7 +55,7 @@ __all__ = [
 PHASES = ("start", "parse", "optimize", "codegen", "link")
 """What `Code.times` tells apart; `start` is loading LLVM itself, once per process."""
 
-_SETTINGS = "1"
+_SETTINGS = "2"
 """Names the way this file uses LLVM. Change it with anything below that changes the code made from the same text."""
 
 _SWITCHES = {
@@ -204,10 +204,12 @@ def optimized_text(text: str, level: int = 3, *, link: tuple[str, ...] = ()) -> 
         return str(module)
 
 
-def assembly(text: str, level: int = 3, *, link: tuple[str, ...] = ()) -> str:
+def assembly(
+    text: str, level: int = 3, *, flags: tuple[str, ...] = (), link: tuple[str, ...] = ()
+) -> str:
     """Return the assembly language of a module, from the same code generator that `load` uses."""
-    with _lock, _optimized(text, level, link=link) as module:
-        return str(_machine(level, ()).emit_assembly(module))
+    with _lock, _optimized(text, level, flags, link=link) as module, _addresses_as_written():
+        return str(_machine(level, flags).emit_assembly(module))
 
 
 def stats() -> CacheStats:
@@ -342,9 +344,28 @@ def _compile(
     times: dict[str, float],
     link: tuple[str, ...] = (),
 ) -> bytes:
-    with _optimized(text, level, flags, times, link) as module, _timed(times, "codegen"):
+    with (
+        _optimized(text, level, flags, times, link) as module,
+        _timed(times, "codegen"),
+        _addresses_as_written(),
+    ):
         content: bytes = _machine(level, flags).emit_object(module)
     return content
+
+
+@contextmanager
+def _addresses_as_written() -> Generator[None]:
+    """Keep LLVM's loop strength reduction from looking for other ways to count through arrays.
+
+    It takes up to two thirds of the time of emitting nested loops, and the code is no faster for it; that of an LU
+    factorization is a quarter slower. The switch is the process's: it is put back for others who use LLVM here.
+    """
+    llvm = _llvm()
+    llvm.set_option("", "-disable-lsr=true")
+    try:
+        yield
+    finally:
+        llvm.set_option("", "-disable-lsr=false")
 
 
 @contextmanager

@@ -60,6 +60,11 @@ class Native:
         return self.emission.emitted.link
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """How the text is compiled."""
+        return _flags(self.emission)
+
+    @property
     def report(self) -> Report:
         """What happened while the text was emitted."""
         return self.emission.emitted.report
@@ -192,11 +197,16 @@ def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
     text, link, *_, is_long = emission.emitted
     emitted = time.perf_counter()
     routines.provide(text)
-    code = jit.load(text, level=LEVEL, link=link)
+    flags = _flags(emission)
+    code = jit.load(text, level=LEVEL, flags=flags, link=link)
     if not link:  # which are users' modules, and not part of the recipe
-        known = jit.key(text, level=LEVEL)
+        known = jit.key(text, level=LEVEL, flags=flags)
         recipes.keep(key, known, is_long=is_long, needs=routines.needs(text))
     return code, is_long, emitted
+
+
+def _flags(emission: Emission) -> tuple[str, ...]:
+    return (jit.AS_WRITTEN,) if emission.emitted.as_written else ()
 
 
 def _param(graph: Graph, k: int, kind: ParamKind, written: set[int]) -> entry.Param:

@@ -107,7 +107,8 @@ class Ahead:
             for k in self.swept[0]:
                 del evaluator.points[self.emitter.kernel.variables[k]]
             following = fn.gep(here, fn.mul(row.stride, row.array.dtype.itemsize))
-            with fn.loop(0, row.size, _LINE, metadata=self.emitter.plain()) as at:
+            told = self.emitter.plain()
+            with fn.loop(0, row.size, _LINE, metadata=told, as_written=True) as at:
                 how = [Value(str(number), "i32") for number in (int(writing), 3, 1)]
                 fn.call("void", "llvm.prefetch.p0", fn.gep(following, at), *how)
 

@@ -59,7 +59,8 @@ class Maps(Nests):
         def nested(fn: Function, lo: Operand, hi: Operand) -> None:
             evaluator = self.own_fetch(self.evaluator(fn))
             self.hoist(evaluator, expressions)
-            with fn.loop(lo, hi, metadata=self.independent(self.group)) as at, evaluator.scope():
+            told = self.independent(self.group)
+            with fn.loop(lo, hi, metadata=told, as_written=True) as at, evaluator.scope():
                 self.unflatten(evaluator, outer, at)
                 if copies:
                     row = partial(

@@ -59,7 +59,8 @@ class Nests(VectorLoops):
                     self.place(evaluator, groups[0], at)
                     body()
         else:
-            loop = fn.loop(low, high, metadata=self.independent(group, extent))
+            told = self.independent(group, extent)
+            loop = fn.loop(low, high, metadata=told, as_written=True)
             with loop as at, evaluator.scope(), self.accessing(evaluator, group):
                 self.place(evaluator, groups[0], at)
                 self.nest(evaluator, groups[1:], body, vector=vector, hoist=hoist)

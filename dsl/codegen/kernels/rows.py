@@ -47,7 +47,8 @@ class Rows(Nests):
             evaluator.fetch = partial(self.row_fetch, evaluator, results, temps)
             self.hoist(evaluator, everything)
             row = partial(self.row, evaluator, swept, results, temps, Ahead(self, fn, swept))
-            with fn.loop(lo, hi, metadata=self.independent(self.group)) as at, evaluator.scope():
+            told = self.independent(self.group)
+            with fn.loop(lo, hi, metadata=told, as_written=True) as at, evaluator.scope():
                 if outer:
                     self.unflatten(evaluator, outer, at)
                 self.nest(evaluator, rest, row, vector=False, hoist=everything)

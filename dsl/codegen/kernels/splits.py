@@ -52,7 +52,7 @@ class Splits(Rows):
             evaluator = self.evaluator(inner)
             evaluator.fetch = partial(self.row_fetch, evaluator, {}, {})
             self.hoist(evaluator, expressions)
-            with inner.loop(lo, hi) as c, evaluator.scope():
+            with inner.loop(lo, hi, as_written=True) as c, evaluator.scope():
                 low = inner.mul(c, chunk)
                 high = inner.minimum(inner.add(low, chunk), count)
                 found = self.chunk(evaluator, groups, stage, low, high, streams)

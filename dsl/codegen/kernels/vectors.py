@@ -1,4 +1,4 @@
-"""Loops that LLVM turns into vector code: what it is told about each, in metadata.
+"""Innermost loops, by vectors: written out where that is simple, see `widen`; others LLVM vectorises, told what in metadata.
 
 Iterations of such a loop are independent: its memory accesses form a group of which no two iterations touch the same place.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+from dsl.codegen import widen
 from dsl.codegen.accesses import walk
 from dsl.codegen.elementwise.reals import MATH
 from dsl.codegen.evaluate import Evaluator
@@ -22,6 +24,15 @@ __all__ = ["VectorLoops"]
 _SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as many vectors at once
 _REGISTERS = 4  # that a call of an elementary function fills
 _SHORT = 16  # iterations of a loop that is left to be unrolled
+_SMALL = 12  # instructions of a loop that works on four vectors at once
+
+
+class Recorded(NamedTuple):
+    """A loop's body: what is known of it, its counter, and its lines."""
+
+    body: widen.Body
+    counter: Value
+    lines: list[str]
 
 
 class VectorLoops(Space):
@@ -32,11 +43,22 @@ class VectorLoops(Space):
     ) -> Iterator[Value]:  # fmt: skip
         """Open, one after the other, the loops that together go from one end to the other; yield where each is.
 
-        A loop that calls elementary functions is told how many elements to take at a time: as many as fill the four
-        registers that a routine of the library takes. What remains is done a register at a time. Other loops are left
-        to LLVM, with other metadata; it may call the routines for one register. In short ones functions are inlined.
+        A loop from element to element is recorded, and its vectors are written out. If that cannot be, LLVM finds them.
+        It is told how many elements to take at a time if elementary functions are called: as many as fill the four
+        registers that a routine of the library takes; what remains is done a register at a time. For other loops it
+        decides, and may call the routines for one register. In short ones functions are inlined.
         """
         fn = evaluator.fn
+        if self.is_dense(fn, var, ends):
+            counter = fn.name_value("i64")
+            before, fn.lanes = fn.lanes, ()
+            with fn.recorded() as lines, evaluator.scope():
+                yield counter
+            fn.lanes = before
+            body = widen.read(lines, counter.text)
+            if body is not None:
+                self.wide_loops(fn, Recorded(body, counter, lines), ends)
+                return
         for low, high, lanes in self.stretches(fn, var, *ends):
             told = lanes is not None and len(lanes) == 1
             metadata = self.in_step(group, lanes[0]) if told else otherwise  # type: ignore[index]
@@ -44,6 +66,59 @@ class VectorLoops(Space):
             with fn.loop(low, high, metadata=metadata) as at, evaluator.scope():
                 yield at
             fn.lanes = before
+
+    def is_dense(self, fn: Function, var: Var, ends: tuple[Operand, Operand]) -> bool:
+        """Tell whether a loop fills vectors and goes from element to element of all that it does not stay at."""
+        roots = list(self.kernel.stages[self.current].roots if self.inner else self.kernel.roots)
+        moving = [e for r in roots for e in walk(r.expression) if var in e.vars]
+        extent = fn.sub(ends[1], ends[0])
+        if not moving or (isinstance(extent, int) and extent < _SHORT):
+            return False
+        return all(e.dtype.kind != "c" for e in moving) and all(
+            self.steps(r, var) <= {0, 1} for r in roots
+        )
+
+    def wide_loops(self, fn: Function, loop: Recorded, ends: tuple[Operand, Operand]) -> None:
+        """Emit a loop over vectors of as many lanes as fill some registers, one over a register, one over elements."""
+        low, high = ends
+        one = register_bytes() // loop.body.widest
+        extent = fn.sub(high, low)
+        many = one * self.registers(loop.body, one, extent)
+        # A thread has many elements: what remains is little, and routines for one register would be compiled for it.
+        share = isinstance(low, Value) and not self.inner and loop.body.calls
+        for lanes in (many,) if many == one or share else (many, one):
+            middle = fn.add(low, fn.masked(fn.sub(high, low), -lanes))
+            if middle != low:
+                self.wide_loop(fn, loop, lanes, low, middle)
+            low = middle
+        if low != high:
+            with fn.loop(low, high, metadata=self.plain(), counter=loop.counter, as_written=True):
+                fn.replay(loop.lines)
+
+    def wide_loop(
+        self, fn: Function, loop: Recorded, lanes: int, low: Operand, high: Operand
+    ) -> None:
+        wide = loop.body.widened(lanes)
+        for name, (result, args) in wide.calls.items():
+            fn.module.declare(name, result, args, "nounwind willreturn memory(none)")
+        for name, type in wide.slots:
+            fn.at_entry(f"{name} = alloca {type}")
+        known = isinstance(low, int) and isinstance(high, int)
+        with contextlib.nullcontext() if known else fn.if_(fn.compare("slt", low, high)):
+            fn.replay(wide.before)
+            counter = Value(wide.counter, "i64", fn)
+            with fn.loop(low, high, lanes, metadata=self.plain(), counter=counter, as_written=True):
+                fn.replay(wide.body)
+            fn.replay(wide.after)
+
+    def registers(self, body: widen.Body, one: int, extent: Operand) -> int:
+        """Return how many registers of a vector a loop works on side by side."""
+        if body.calls:
+            most = _REGISTERS
+        else:
+            most = 4 if body.sums or body.work <= _SMALL else 2 if body.work <= 2 * _SMALL else 1
+        long = extent if isinstance(extent, int) else most * one
+        return max(n for n in (1, 2, 4) if n <= most and (n == 1 or n * one <= long))
 
     def stretches(
         self, fn: Function, var: Var, low: Operand, high: Operand
@@ -80,10 +155,14 @@ class VectorLoops(Space):
 
     def is_smooth(self, root: Root, var: Var) -> bool:
         """Tell whether the accesses for a root go to every element along a variable, or to every other, or stay."""
+        return self.steps(root, var) <= {0, 1, 2}
+
+    def steps(self, root: Root, var: Var) -> set[Any]:
+        """Return by how many elements the accesses for a root move with a variable."""
         places = [(e.index, e.value) for e in walk(root.expression) if e.kind == "load"]
         if root.value in self.stores:
             places.append((root.index, root.value))
-        return all(self.step(index, value, var) in (0, 1, 2) for index, value in places)
+        return {self.step(index, value, var) for index, value in places}
 
     # -- what LLVM is told -------------------------------------------------------------------------------------------
 

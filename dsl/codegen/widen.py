@@ -1,0 +1,480 @@
+"""Rewrites the body of a loop over elements as one over vectors of them.
+
+In: the lines of one step of a loop whose iterations are independent but for what they add up, as `Function` emits them: one block,
+no branches. Out: lines for a step of as many elements as a vector has lanes, and what comes before and after the loop. What
+LLVM's vectoriser finds out about a loop is known when it is emitted, and to write the vectors down takes a tenth of its time.
+
+Each value of the body is one of three things:
+- fixed: the same in each iteration; it is computed before the loop;
+- a count: an integer or address that grows by a constant from iteration to iteration; the first lane's is computed;
+- a vector.
+
+A vector may have more lanes than a register holds: it then takes several, which are worked on side by side. A stack slot that is
+read, combined with a vector and written is a sum (or product, maximum, …): its lanes are combined after the loop, in an order that
+depends on their number alone.
+
+>>> lines = ["  %p = getelementptr inbounds float, ptr %a, i64 %i", "  %x = load float, ptr %p, align 4",
+...          "  %y = fmul float %x, %c", "  store float %y, ptr %p, align 4"]
+>>> print("\\n".join(read(lines, "%i").widened(8).body))
+  %p.8 = getelementptr inbounds float, ptr %a, i64 %i.8
+  %x.8 = load <8 x float>, ptr %p.8, align 4
+  %y.8 = fmul <8 x float> %x.8, %i.8.c.all
+  store <8 x float> %y.8, ptr %p.8, align 4
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Body", "Widened", "read"]
+
+_BYTES = {"i1": 0, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
+_SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
+_TYPE = r"(i1|i8|i16|i32|i64|half|float|double)\b"
+
+_LOAD = re.compile(rf"(\S+) = load {_TYPE}, ptr (%[\w.]+)(, align \d+)?")
+_STORE = re.compile(rf"store {_TYPE} (\S+), ptr (%[\w.]+)(, align \d+)?")
+_ADDRESS = re.compile(
+    r"(\S+) = getelementptr inbounds (i8|i16|i32|i64|half|float|double), ptr (%[\w.]+), i64 (\S+)"
+)
+_BINARY = re.compile(
+    rf"(\S+) = ((?:fadd|fsub|fmul|fdiv|add|sub|mul|and|or|xor|shl|lshr|ashr)(?: [a-z]+)*) {_TYPE} (\S+), (\S+)"
+)
+_COMPARE = re.compile(rf"(\S+) = ([if]cmp(?: [a-z]+)+) {_TYPE} (\S+), (\S+)")
+_SELECT = re.compile(rf"(\S+) = select i1 (\S+), {_TYPE} (\S+), \S+ (\S+)")
+_CONVERT = re.compile(
+    rf"(\S+) = (trunc|zext|sext|fptrunc|fpext|bitcast|sitofp|uitofp) {_TYPE} (\S+) to {_TYPE}"
+)
+_NEGATE = re.compile(rf"(\S+) = (fneg) {_TYPE} (\S+)")
+_CALL = re.compile(rf"(\S+) = call (?:([a-z ]+) )?{_TYPE} @([\w.]+)\(([^)]*)\)")
+
+_INTRINSICS = frozenset(
+    f"llvm.{name}"
+    for name in (
+        "fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fma", "maximum", "minimum", "maxnum", "minnum",
+        "smax", "smin", "umax", "umin",
+    )
+)  # fmt: skip
+_MATH = re.compile(r"dsl_math_(\w+)_x1_(f32|f64)")
+
+# How lanes are combined, by the instruction that combines elements; those of `_SAME` may count an element twice.
+_REDUCTIONS = {
+    "fadd": "fadd", "fmul": "fmul", "add": "add", "mul": "mul", "and": "and", "or": "or", "xor": "xor",
+    "llvm.maximum": "fmaximum", "llvm.minimum": "fminimum", "llvm.maxnum": "fmax", "llvm.minnum": "fmin",
+    "llvm.smax": "smax", "llvm.smin": "smin", "llvm.umax": "umax", "llvm.umin": "umin",
+}  # fmt: skip
+_START = {
+    "fadd": "0x8000000000000000", "fmul": "0x3FF0000000000000", "add": "0", "mul": "1", "xor": "0",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One instruction: its result ("" if none), its operation with flags, operands with types, and what follows."""
+
+    result: str
+    op: str
+    type: str
+    args: tuple[tuple[str, str], ...]
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A slot that the loop combines with a vector: the steps that read it, combine and write."""
+
+    slot: str
+    read: _Step
+    combine: _Step
+
+
+@dataclass
+class Widened:
+    """Lines before the loop, for a step of it (whose counter is the body's with the lanes behind), and after it."""
+
+    counter: str
+    before: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    slots: list[tuple[str, str]] = field(default_factory=list)  # of vectors: name and type
+    calls: dict[str, tuple[str, list[str]]] = field(
+        default_factory=dict
+    )  # types of result and args
+
+
+@dataclass
+class Body:
+    """A loop's body that can be widened. `counts` tells by how much values grow in each iteration; addresses in bytes."""
+
+    steps: list[_Step]
+    counter: str
+    counts: dict[str, int]
+    vectors: set[str]
+    sums: dict[str, _Sum]  # by slot
+
+    @property
+    def widest(self) -> int:
+        """The size of the largest elements."""
+        sizes = [_BYTES[s.type] for s in self.steps if self._is_wide(s)]
+        sizes += [
+            _BYTES[t] for s in self.steps if self._is_wide(s) for t, _ in s.args if t != "ptr"
+        ]
+        return max([1, *sizes])
+
+    @property
+    def work(self) -> int:
+        """How many instructions a step has for each register."""
+        return sum(self._is_wide(step) for step in self.steps)
+
+    @property
+    def calls(self) -> bool:
+        """Whether functions are called."""
+        return any(_MATH.match(step.op.split()[-1]) for step in self.steps)
+
+    def _is_wide(self, step: _Step) -> bool:
+        return step.result in self.vectors or (
+            step.op == "store" and step.args[1][1] not in self.sums
+        )
+
+    def widened(self, lanes: int) -> Widened:
+        """Return the body for vectors of so many lanes."""
+        return _Widening(self, lanes).run()
+
+
+def read(lines: Sequence[str], counter: str) -> Body | None:
+    """Return the body of a loop, or None if it is left to LLVM."""
+    steps = [_parse(line.strip()) for line in lines]
+    if any(step is None for step in steps):
+        return None
+    known = [step for step in steps if step is not None]
+    body = Body(known, counter, {counter: 1}, set(), {})
+    body.sums = _sums(known)
+    ok = all(_classify(body, step) for step in known)
+    return body if ok and body.vectors and _sums_hold(body) else None
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _parse(line: str) -> _Step | None:
+    if m := _BINARY.match(line):
+        return _Step(m[1], m[2], m[3], ((m[3], m[4]), (m[3], m[5])))
+    if m := _LOAD.match(line):
+        return _Step(m[1], "load", m[2], (("ptr", m[3]),), m[4] or "")
+    if m := _STORE.match(line):
+        return _Step("", "store", m[1], ((m[1], m[2]), ("ptr", m[3])), m[4] or "")
+    if m := _ADDRESS.match(line):
+        return _Step(m[1], "getelementptr", m[2], (("ptr", m[3]), ("i64", m[4])))
+    if m := _CALL.match(line):
+        return _parse_call(m)
+    if m := _COMPARE.match(line):
+        return _Step(m[1], m[2], "i1", ((m[3], m[4]), (m[3], m[5])))
+    if m := _SELECT.match(line):
+        return _Step(m[1], "select", m[3], (("i1", m[2]), (m[3], m[4]), (m[3], m[5])))
+    if m := _CONVERT.match(line):
+        return _Step(m[1], m[2], m[5], ((m[3], m[4]),))
+    if m := _NEGATE.match(line):
+        return _Step(m[1], m[2], m[3], ((m[3], m[4]),))
+    return None
+
+
+def _parse_call(m: re.Match[str]) -> _Step | None:
+    flags, type, name = m[2] or "", m[3], m[4]
+    stem = name.rpartition(".")[0]
+    if not (_MATH.fullmatch(name) or stem in _INTRINSICS):
+        return None
+    args = tuple(tuple(arg.split(" ", 1)) for arg in m[5].split(", "))
+    if any(arg[0] != type for arg in args):
+        return None
+    op = name if _MATH.fullmatch(name) else stem
+    return _Step(m[1], f"{flags} {op}".strip(), type, args)
+
+
+def _sums(steps: Sequence[_Step]) -> dict[str, _Sum]:
+    """Find slots that are read, combined and written once each, in a way that lanes can be combined."""
+    made = {step.result: step for step in steps if step.result}
+    uses: dict[str, int] = {}
+    for step in steps:
+        for _, name in step.args:
+            uses[name] = uses.get(name, 0) + 1
+    found = {}
+    for store in steps:
+        if store.op != "store" or store.args[1][1] in made:
+            continue
+        slot, combine = store.args[1][1], made.get(store.args[0][1])
+        reads = [s for s in steps if s.op == "load" and s.args[0][1] == slot]
+        if combine is None or len(reads) != 1 or uses[slot] != 2:
+            continue
+        once = uses.get(reads[0].result) == 1 and uses[combine.result] == 1
+        if once and _reduction(combine) and (combine.type, reads[0].result) in combine.args:
+            found[slot] = _Sum(slot, reads[0], combine)
+    return found
+
+
+def _reduction(step: _Step) -> str | None:
+    """Return how lanes that a step has combined are combined."""
+    words = step.op.split()
+    for word in (words[0], words[-1]):
+        if word in _REDUCTIONS:
+            in_order = word in ("fadd", "fmul") and "reassoc" not in words
+            return None if in_order else _REDUCTIONS[word]
+    return None
+
+
+def _classify(body: Body, step: _Step) -> bool:
+    """Note what a step's result is; tell whether the step can be widened."""
+    if step.op == "load":
+        return _classify_load(body, step)
+    if step.op == "store":
+        address = step.args[1][1]
+        return address in body.sums or body.counts.get(address) == _BYTES[step.type]
+    names = [name for _, name in step.args]
+    if any(name in body.vectors for name in names):
+        if step.op == "getelementptr" or not _is_quick(step):
+            return False
+        body.vectors.add(step.result)
+        return True
+    if not any(name in body.counts for name in names):
+        return True
+    grows = _growth(body, step)
+    if grows is not None:
+        body.counts[step.result] = grows
+        return True
+    if step.op == "getelementptr" or not _is_quick(step):
+        return False
+    body.vectors.add(step.result)
+    return True
+
+
+def _classify_load(body: Body, step: _Step) -> bool:
+    address = step.args[0][1]
+    if address in body.sums or body.counts.get(address) == _BYTES[step.type]:
+        body.vectors.add(step.result)
+        return True
+    fixed = address not in body.counts and address not in body.vectors
+    return fixed and not any(s.op == "store" and s.args[1][1] == address for s in body.steps)
+
+
+def _growth(body: Body, step: _Step) -> int | None:
+    """Return by how much a value grows in each iteration, or None if it is no count."""
+    growths = [body.counts.get(name, 0) for _, name in step.args]
+    op = step.op.split()[0]
+    if op == "getelementptr":
+        return growths[0] + growths[1] * _BYTES[step.type]
+    if step.type != "i64":
+        return None
+    if op == "add":
+        return sum(growths)
+    if op == "sub":
+        return growths[0] - growths[1]
+    if op == "mul":
+        for growth, (_, factor) in zip(growths, reversed(step.args)):
+            if growth and re.fullmatch(r"-?\d+", factor):
+                return growth * int(factor)
+    return None
+
+
+def _is_quick(step: _Step) -> bool:
+    """Tell whether all CPUs have an instruction for vectors."""
+    types = {step.type, *(type for type, _ in step.args)}
+    op = step.op.split()[0]
+    if op in ("shl", "lshr", "ashr"):
+        return not types & {"i8", "i16"}
+    if op in ("sitofp", "uitofp"):
+        return "i64" not in types
+    return not (op == "mul" and types & {"i8", "i64"})
+
+
+def _sums_hold(body: Body) -> bool:
+    """Tell whether each slot is combined with a vector."""
+    return all(
+        any(name in body.vectors and name != s.read.result for _, name in s.combine.args)
+        for s in body.sums.values()
+    )
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+class _Widening:
+    """Writes a body for vectors of so many lanes; names have the number of lanes behind them."""
+
+    def __init__(self, body: Body, lanes: int) -> None:
+        self.given, self.lanes = body, lanes
+        self.made = {step.result for step in body.steps if step.result}
+        self.out = Widened(self.named(body.counter))
+        self.splats: dict[tuple[str, str], str] = {}
+
+    def run(self) -> Widened:
+        for step in self.given.steps:
+            self.write(step)
+        for total in self.given.sums.values():
+            self.finish(total)
+        return self.out
+
+    def named(self, name: str) -> str:
+        return f"{name}.{self.lanes}"
+
+    def own(self, name: str) -> str:
+        """Return a name for what this loop makes of a value that other loops may use as well."""
+        return f"{self.out.counter}.{name[1:]}"
+
+    def type(self, type: str) -> str:
+        return f"<{self.lanes} x {type}>"
+
+    def scalar(self, name: str) -> str:
+        """Return an operand as it is, or as the first lane's."""
+        return self.named(name) if name in self.made or name == self.given.counter else name
+
+    def vector(self, type: str, name: str) -> str:
+        """Return an operand as a vector."""
+        if name in self.given.vectors:
+            return self.named(name)
+        if not name.startswith("%"):
+            return f"splat ({type} {name})"
+        if name in self.given.counts:
+            return self.lanes_of(type, name)
+        return self.splat(type, name)
+
+    def splat(self, type: str, name: str) -> str:
+        """Return a fixed value in all lanes, put there before the loop."""
+        if (type, name) not in self.splats:
+            self.splats[type, name] = made = f"{self.own(name)}.all"
+            self.out.before += self.spread(type, self.scalar(name), made)
+        return self.splats[type, name]
+
+    def spread(self, type: str, value: str, made: str) -> list[str]:
+        wide = self.type(type)
+        zeros = f"<{self.lanes} x i32> zeroinitializer"
+        return [
+            f"  {made}.0 = insertelement {wide} poison, {type} {value}, i64 0",
+            f"  {made} = shufflevector {wide} {made}.0, {wide} poison, {zeros}",
+        ]
+
+    def lanes_of(self, type: str, name: str) -> str:
+        """Return the counts of all lanes."""
+        if (type, name) not in self.splats:
+            self.splats[type, name] = made = f"{self.own(name)}.each"
+            growth = self.given.counts[name]
+            steps = ", ".join(f"{type} {growth * lane}" for lane in range(self.lanes))
+            self.out.body += self.spread(type, self.scalar(name), f"{made}.first")
+            self.out.body.append(f"  {made} = add {self.type(type)} {made}.first, <{steps}>")
+        return self.splats[type, name]
+
+    def write(self, step: _Step) -> None:
+        if step.op == "store":
+            self.write_store(step)
+        elif step.result in self.given.vectors:
+            self.out.body.append(f"  {self.named(step.result)} = {self.instruction(step)}")
+        else:
+            args = [self.scalar(name) for _, name in step.args]
+            where = self.out.body if step.result in self.given.counts else self.out.before
+            where.append(f"  {self.named(step.result)} = {_text(step, step.type, args)}")
+
+    def write_store(self, step: _Step) -> None:
+        (type, value), (_, address) = step.args
+        place = self.slot(address) if address in self.given.sums else self.scalar(address)
+        more = "" if address in self.given.sums else step.more
+        self.out.body.append(
+            f"  store {self.type(type)} {self.vector(type, value)}, ptr {place}{more}"
+        )
+
+    def instruction(self, step: _Step) -> str:
+        """Return the right side of a step that makes a vector."""
+        if step.op == "load":
+            return self.load(step)
+        if step.op == "select" and self.is_fixed(step.args[0][1]):
+            args = [self.scalar(step.args[0][1]), *(self.vector(*arg) for arg in step.args[1:])]
+            return _select("i1", self.type(step.type), args)
+        args = [self.vector(*arg) for arg in step.args]
+        if step.op == "select":
+            return _select(self.type("i1"), self.type(step.type), args)
+        *flags, name = step.op.split()
+        if _MATH.fullmatch(name) or name in _INTRINSICS:
+            return self.call(name, flags, step, args)
+        return _text(step, self.type(step.type), args, self.type(step.args[0][0]))
+
+    def is_fixed(self, name: str) -> bool:
+        return name not in self.given.vectors and name not in self.given.counts
+
+    def load(self, step: _Step) -> str:
+        address = step.args[0][1]
+        if address not in self.given.sums:
+            return f"load {self.type(step.type)}, ptr {self.scalar(address)}{step.more}"
+        slot, wide, start = self.slot(address), self.type(step.type), self.start_of(address)
+        self.out.slots.append((slot, wide))
+        self.out.before.append(f"  store {wide} {start}, ptr {slot}")
+        return f"load {wide}, ptr {slot}"
+
+    def call(self, name: str, flags: Sequence[str], step: _Step, args: Sequence[str]) -> str:
+        if found := _MATH.fullmatch(name):
+            callee = f"dsl_math_{found[1]}_x{self.lanes}_{found[2]}"
+        else:
+            callee = f"{name}.v{self.lanes}{_SUFFIX.get(step.type, step.type)}"
+        wide = self.type(step.type)
+        self.out.calls[callee] = wide, [wide] * len(args)
+        return _called(callee, flags, wide, [f"{wide} {arg}" for arg in args])
+
+    # -- sums ---------------------------------------------------------------------------------------------------------
+
+    def slot(self, name: str) -> str:
+        return f"{self.own(name)}.sum"
+
+    def start_of(self, slot: str) -> str:
+        """Return what the lanes start with: nothing, or, if that may count twice, what the slot has."""
+        total = self.given.sums[slot]
+        type, how = total.read.type, _reduction(total.combine)
+        self.out.before.append(f"  {self.slot(slot)}.given = load {type}, ptr {slot}")
+        if how in _START:
+            return f"splat ({type} {_START[how]})"
+        made = f"{self.slot(slot)}.all"
+        self.out.before += self.spread(type, f"{self.slot(slot)}.given", made)
+        return made
+
+    def finish(self, total: _Sum) -> None:
+        """Combine the lanes with what the slot had, after the loop."""
+        how, type = _reduction(total.combine), total.read.type
+        name, wide = self.slot(total.slot), self.type(type)
+        callee = f"llvm.vector.reduce.{how}.v{self.lanes}{_SUFFIX.get(type, type)}"
+        *flags, _ = total.combine.op.split() if "llvm" in total.combine.op else (total.combine.op,)
+        marks = flags or [w for w in total.combine.op.split()[1:] if how in ("fadd", "fmul")]
+        first = [f"{type} {_START[how]}"] if how in ("fadd", "fmul") else []
+        lanes = [*first, f"{wide} {name}.lanes"]
+        self.out.after.append(f"  {name}.lanes = load {wide}, ptr {name}")
+        self.out.after.append(f"  {name}.one = {_called(callee, marks, type, lanes)}")
+        self.out.calls[callee] = type, [*[type] * len(first), wide]
+        result = f"{name}.one"
+        if how in _START:
+            args = [f"{name}.given", result]
+            self.out.after.append(f"  {name}.total = {_text(total.combine, type, args)}")
+            result = f"{name}.total"
+        self.out.after.append(f"  store {type} {result}, ptr {total.slot}")
+
+
+def _called(callee: str, flags: Sequence[str], type: str, args: Sequence[str]) -> str:
+    return f"call {''.join(f'{flag} ' for flag in flags)}{type} @{callee}({', '.join(args)})"
+
+
+def _select(condition: str, type: str, args: Sequence[str]) -> str:
+    return f"select {condition} {args[0]}, {type} {args[1]}, {type} {args[2]}"
+
+
+def _text(step: _Step, type: str, args: Sequence[str], operands: str = "") -> str:
+    """Return the right side of an instruction, for operands of a type; `type` is the result's."""
+    op = step.op
+    operands = operands or step.args[0][0]
+    if op == "load":
+        return f"load {type}, ptr {args[0]}{step.more}"
+    if op == "getelementptr":
+        return f"getelementptr inbounds {type}, ptr {args[0]}, i64 {args[1]}"
+    if op == "select":
+        return _select("i1", type, args)
+    if op in ("trunc", "zext", "sext", "fptrunc", "fpext", "bitcast", "sitofp", "uitofp"):
+        return f"{op} {operands} {args[0]} to {type}"
+    *flags, name = op.split()
+    if name in _INTRINSICS or _MATH.fullmatch(name):
+        own = name if _MATH.fullmatch(name) else f"{name}.{_SUFFIX.get(step.type, step.type)}"
+        return _called(own, flags, type, [f"{type} {arg}" for arg in args])
+    return f"{op} {operands} {', '.join(args)}"

@@ -1,0 +1,169 @@
+"""Loops over vectors, written out: each elementwise op gives the same bits as in a loop over elements, each sum nearly so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from test_elementwise_native import ELEMENTWISE, cases, operands, outputs_of, place, repeated, run
+from test_op_sweep import bits
+
+import dsl
+from dsl.codegen import elementwise, widen
+from dsl.codegen.arrays import load_scalar, store_scalar
+from dsl.codegen.cpu import jit
+from dsl.codegen.library import routines
+from dsl.codegen.llvm import Function, Module, Value
+from dsl.ir.registry import Op, Sample
+from dsl.ir.types import DTYPES
+
+# Ops of some dtypes whose loops must not be left to LLVM.
+WIDENED = {
+    "add": {"f32_f32", "f64_f64", "i8_i8", "i64_i64", "u16_u16"}, "multiply": {"f32_f32", "i32_i32"},
+    "less": {"f32_f32", "i64_i64", "u8_u8"}, "maximum": {"f64_f64", "i32_i32"}, "exp": {"f32", "f64"},
+    "where": {"bool_f32_f32"}, "sqrt": {"f32"}, "logical_and": {"bool_bool"}, "power": {"f64_f64"},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with np.errstate(all="ignore"):
+        yield
+
+
+def emit_loop(module: Module, name: str, op: Op, sample: Sample, lanes: int) -> bool:
+    """Add a loop over contiguous operands, by vectors if there are `lanes`; tell whether it could be."""
+    inputs, (_, outputs) = [x.dtype for x in sample.inputs], outputs_of(op, sample)
+    pointers = [("ptr noalias", f"a{k}") for k in range(len(inputs) + len(outputs))]
+    fn = module.function(name, "void", [*pointers, ("ptr noalias", "flag"), ("i64", "n")])
+    *arrays, _, count = fn.params
+    fn.lanes = ()
+    counter = fn.name_value("i64")
+    with fn.recorded() as lines:
+        emit_point(fn, op, sample, (inputs, outputs), arrays, counter)
+    body = widen.read(lines, counter.text) if lanes else None
+    low: Any = 0
+    if body is not None:
+        low = fn.masked(count, -lanes)
+        emit_wide(fn, body.widened(lanes), lanes, low)
+    with fn.loop(low, count, counter=counter):
+        fn.replay(lines)
+    fn.ret()
+    return body is not None
+
+
+def emit_point(
+    fn: Function, op: Op, sample: Sample, dtypes: tuple[list[np.dtype], list[np.dtype]],
+    arrays: Sequence[Value], at: Value,
+) -> None:  # fmt: skip
+    inputs, outputs = dtypes
+    places = [place(fn, dtype, array, at) for dtype, array in zip([*inputs, *outputs], arrays)]
+    args = [load_scalar(fn, dtype, address) for dtype, address in zip(inputs, places)]
+    never = lambda *_: None
+    found = elementwise.emit(fn, op.name, sample.attrs, inputs, outputs, args, never)
+    for dtype, value, address in zip(outputs, found, places[len(inputs) :]):
+        store_scalar(fn, dtype, value, address)
+
+
+def emit_wide(fn: Function, wide: widen.Widened, lanes: int, stop: Any) -> None:
+    for name, (result, params) in wide.calls.items():
+        fn.module.declare(name, result, params)
+    fn.replay(wide.before)
+    with fn.loop(0, stop, lanes, counter=Value(wide.counter, "i64", fn)):
+        fn.replay(wide.body)
+
+
+@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+def test_vectors_have_the_bits_of_elements(op: Op) -> None:
+    module, chosen = Module(op.name), dict(cases(op))
+    widened = {
+        name: [n for n in (16,) if emit_loop(module, f"{name}_{n}", op, sample, n)]
+        for name, sample in chosen.items()
+    }
+    for name, sample in chosen.items():
+        emit_loop(module, f"{name}_0", op, sample, 0)
+    text = module.text()
+    routines.provide(text)
+    code = jit.load(text, level=1)
+    for name, sample in chosen.items():
+        _, outputs = outputs_of(op, sample)
+        inputs = [repeated(x) for x in operands(op, sample)]
+        expected, _ = run(code, f"{name}_0", inputs, outputs)
+        for lanes in widened[name]:
+            got, _ = run(code, f"{name}_{lanes}", inputs, outputs)
+            for a, b in zip(got, expected):
+                assert (bits(op, a) == bits(op, b)).all(), f"{name}, {lanes} lanes"
+    assert WIDENED.get(op.name, set()) <= {name for name, found in widened.items() if found}
+
+
+REDUCTIONS = ("sum", "max", "min", "any", "all")
+
+
+@pytest.mark.parametrize("count", [15, 16, 64, 200, 1027])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_of_any_length_are_reduced(dtype: Any, count: int) -> None:
+    """Beside NumPy: whole vectors, what remains of them, NaN at any place."""
+    rng = np.random.default_rng(count)
+    x = rng.integers(0, 3, (3, count)) if dtype.kind in "iub" else rng.normal(size=(3, count)) + 1
+    x = x.astype(dtype)
+
+    def reduce_all(x: np.ndarray) -> Any:
+        return tuple(getattr(x * x, name)(axis=1) for name in REDUCTIONS)
+
+    with dsl.config.override(backend="interpreter"):
+        expected = dsl.jit(reduce_all)(x)
+    for got, wanted in zip(dsl.jit(reduce_all)(x), expected):
+        assert got.dtype == wanted.dtype
+        rough = 2e-2 if dtype.itemsize <= 2 else 1e-5
+        np.testing.assert_allclose(got.astype(complex), wanted.astype(complex), rtol=rough)
+
+
+@pytest.mark.parametrize("place", [0, 7, 63, 64, 130, 199])
+def test_nan_is_found_in_every_lane(place: int) -> None:
+    x = np.zeros((2, 200), np.float32)
+    x[1, place] = np.nan
+    found = dsl.jit(lambda x: (np.max(x + 1, axis=1), np.min(x - 1, axis=1)))(x)
+    np.testing.assert_array_equal(found, [[1, np.nan], [-1, np.nan]])
+
+
+def test_what_is_left_to_llvm() -> None:
+    """Addresses that depend on data, other strides, sums in a given order, branches, unknown calls."""
+    head = [
+        "  %p = getelementptr inbounds float, ptr %a, i64 %i",
+        "  %x = load float, ptr %p, align 4",
+    ]
+    store = "  store float %y, ptr %p, align 4"
+    assert widen.read([*head, "  %y = fmul float %x, %x", store], "%i") is not None
+    for lines in (
+        [
+            "  %j = mul nsw i64 %i, 2",
+            head[0].replace("%i", "%j"),
+            head[1],
+            store.replace("%y", "%x"),
+        ],
+        ["  %j = mul nsw i64 %i, %n", head[0].replace("%i", "%j"), head[1]],
+        [*head, "  %k = fptosi float %x to i64", head[0].replace("%p", "%q").replace("%i", "%k")],
+        [
+            *head,
+            "  %s = load float, ptr %sum",
+            "  %y = fadd float %s, %x",
+            "  store float %y, ptr %sum",
+        ],
+        [*head, "  %y = call float @cosf(float %x)", store],
+        [*head, "  br label %next", "next:", store.replace("%y", "%x")],
+        [*head, "  store float %x, ptr %fixed, align 4"],
+        ["  %x = load float, ptr %fixed, align 4", "  %c = fadd float %x, %x"],
+    ):
+        assert widen.read(lines, "%i") is None, lines
+
+
+def test_programs_of_plain_kernels_are_compiled_as_written() -> None:
+    def softmax(x: np.ndarray) -> Any:
+        e = np.exp(x - x.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    text = dsl.jit(softmax).ir(np.ones((4, 100)), stage="llvm")
+    assert re.search(r"call <\d+ x double> @dsl_math_exp_x\d+_f64", text)
