@@ -34,6 +34,12 @@ def test_a_program_on_ranks(program: str, ranks: int) -> None:
 
 
 @on_ranks
+@pytest.mark.parametrize(("program", "args"), [("collectives", []), ("mismatches", ["all"])])
+def test_ranks_that_share_no_memory(program: str, args: list[str]) -> None:
+    mpirun.run("apart", 3, program, *args, DSL_BACKEND="interpreter").check()
+
+
+@on_ranks
 def test_derivatives_in_machine_code() -> None:
     cases = [
         "allreduce sum",

@@ -23,9 +23,10 @@ from dsl.errors import MismatchError
 from dsl.ir.communicator import NOBODY, current_location, wanted_place
 from dsl.ir.types import TensorType
 from dsl.mpi.behind import Behind
+from dsl.mpi.board import PIECE, Board, make_board
 from dsl.mpi.buffers import Buffers
 from dsl.mpi.messages import Record
-from dsl.mpi.reducing import finished, operator, prepared
+from dsl.mpi.reducing import UFUNCS, finished, operator, prepared
 from dsl.mpi.shared import transport
 from dsl.mpi.waiting import Call, Waits
 from dsl.mpi.world import world
@@ -43,31 +44,48 @@ def ranks() -> Ranks:
 
 
 class Meeting:
-    """Where all ranks say what they are about to do, on a communicator for that alone."""
+    """Where all ranks say what they are about to do, on a communicator for that alone, or a board."""
 
     def __init__(self, comm: Any, waits: Waits) -> None:
         self.comm, self.waits = comm, waits
         self.size = comm.Get_size()
         self.count = 0
-        self._own, self._all = bytearray(_DIGEST), bytearray(_DIGEST * self.size)
-        self._start = _repeated_gather(comm, self._own, self._all)
+        self._board = make_board(comm)
+        self._marks: Board | _Gather = self._board or _Gather(comm)
+        self.reduces = self._board is not None and self._board.reduces
         self._left: Call | None = None
 
     def meet(self, what: str) -> Any:
         """Wait until all ranks are here; raise on all of them if not all are here for the same. Return MPI's communicator."""
+        self._meet(self._call(what), _digest(what))
+        return self.comm
+
+    def reduce(self, what: str, x: np.ndarray, out: np.ndarray, ufunc: np.ufunc) -> None:
+        """Meet, and combine all ranks' arrays, contiguous ones, over the board: the first piece is there when all ranks are."""
+        board, call, digest = self._board, self._call(what), _digest(what)
+        assert board is not None
+        x, out = x.reshape(-1), out.reshape(-1)
+        step = PIECE // x.itemsize
+        for start in range(0, max(x.size, 1), step):
+            board.bring(x[start : start + step])
+            self._meet(call, digest)
+            board.reduce(ufunc, out[start : start + step])
+
+    def _call(self, what: str) -> Call:
         self.count += 1
         call = Call(what, current_location(), self.count)
         if self._left is not None:
             raise self._broken(call)
-        self._own[:] = own = _digest(what)
+        return call
+
+    def _meet(self, call: Call, digest: bytes) -> None:
         try:
-            self.waits.until(call, self._start())
+            self.waits.until(call, self._marks.come(digest))
         except BaseException:
             self._left = call
             raise
-        if self._all != own * self.size:
+        if not self._marks.agree(digest):
             raise self._difference(call)
-        return self.comm
 
     def _broken(self, call: Call) -> MismatchError:
         return MismatchError(
@@ -90,6 +108,22 @@ class Meeting:
             f"the ranks are in different collectives\n{lines}", location=call.where,
             remedy="every rank must make the same calls in the same order, on arrays of the same dtype and shape",
         )  # fmt: skip
+
+
+class _Gather:
+    """What a board does, by messages."""
+
+    def __init__(self, comm: Any) -> None:
+        self._size = comm.Get_size()
+        self._own, self._all = bytearray(_DIGEST), bytearray(_DIGEST * self._size)
+        self._start = _repeated_gather(comm, self._own, self._all)
+
+    def come(self, digest: bytes) -> Callable[[], bool]:
+        self._own[:] = digest
+        return self._start()
+
+    def agree(self, digest: bytes) -> bool:
+        return bool(self._all == digest * self._size)
 
 
 def _repeated_gather(comm: Any, own: bytearray, all: bytearray) -> Callable[[], Callable[[], bool]]:
@@ -181,11 +215,15 @@ class Ranks:
 
     @_told
     def all_reduce(self, x: np.ndarray, how: str) -> np.ndarray:
-        comm = self._meet("all_reduce", x, how)
         work = prepared(x)
         found = self._empty(work.shape, work.dtype)
-        if work.size:
-            comm.Allreduce(work, found, operator(how, work.dtype))
+        if self.meeting.reduces:
+            what = _words("all_reduce", x.dtype, x.shape, how)
+            self.meeting.reduce(what, work, found, UFUNCS[how])
+        else:
+            comm = self._meet("all_reduce", x, how)
+            if work.size:
+                comm.Allreduce(work, found, operator(how, work.dtype))
         return finished(found, how, self.size, x.dtype)
 
     @_told

@@ -7,14 +7,18 @@ NumPy's, which keeps them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dsl.ir.types import BFLOAT16
 
-__all__ = ["finished", "operator", "prepared", "work_dtype"]
+__all__ = ["UFUNCS", "finished", "operator", "prepared", "work_dtype"]
+
+UFUNCS: dict[str, np.ufunc] = {
+    "sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+}  # fmt: skip
+"""How two ranks' elements are combined."""
 
 _WORK: dict[np.dtype, np.dtype] = {
     BFLOAT16: np.dtype(np.float32),
@@ -55,7 +59,7 @@ def operator(how: str, dtype: np.dtype) -> Any:
 def _keeping_nans(how: str, dtype: np.dtype) -> Any:
     from mpi4py import MPI
 
-    ufunc: Callable[..., Any] = {"max": np.maximum, "min": np.minimum}[how]
+    ufunc = UFUNCS[how]
 
     def combine(one: Any, both: Any, datatype: Any) -> None:
         target = np.frombuffer(both, dtype)

@@ -30,6 +30,7 @@ EAGER = 16 << 10  # bytes of an array that travels inside its record
 _ROOM = 64 << 10  # bytes of records that go as one message, at most
 _RECORDS = 1  # the tag of messages with records
 _LOOKS = 16  # for messages, in one poll: they cost less than to come back
+_SENDING = 64  # messages under way that are looked at even where there is no time for it
 
 Handler = Callable[[int, Record], None]
 
@@ -133,11 +134,11 @@ class Transport:
             give_way()
             return False
         try:
-            for rank in list(self._outbox):
-                self._flush(rank)
+            if self._outbox:
+                self.flush()
             found = self._receive(_LOOKS if sleep else 1)
-            if self._sending:
-                self._sending = [pair for pair in self._sending if not pair[0].Test()]
+            if not found or len(self._sending) > _SENDING:
+                self._tidy()
         finally:
             self._lock.release()
         if self._inbox:
@@ -150,6 +151,12 @@ class Transport:
         elif sleep:
             self._patience.rest()
         return found
+
+    def _tidy(self) -> None:
+        """Let go what has been sent, and tell MPI where the next large arrays go: while there is time."""
+        if self._sending:
+            self._sending = [pair for pair in self._sending if not pair[0].Test()]
+        self._incoming.expect()
 
     def _dispatch(self) -> None:
         """Take what has arrived to its handlers, in order; another thread that does so already does it for this one."""
@@ -188,7 +195,6 @@ class Transport:
                 return True
             else:
                 looks -= 1
-        self._incoming.expect()
         return found
 
     def _take(self) -> None:
@@ -198,9 +204,10 @@ class Transport:
         for record in unpack(data):
             if record.flags & LARGE:
                 request, record.array = self._incoming.take(source, record.tag, *record.array)
-                self._arriving.append((request, source, record))
-            else:
-                self._inbox.append((source, record))
+                if self._arriving or not request.Test():
+                    self._arriving.append((request, source, record))
+                    continue
+            self._inbox.append((source, record))
 
     def _into(self, memory: np.ndarray, source: int, tag: int) -> Any:
         return self._irecv([memory, self._bytes], source, tag)
@@ -234,7 +241,7 @@ class Transport:
         self.flush()
         while self._sending and time.monotonic() < end:
             with self._lock:
-                self._sending = [pair for pair in self._sending if not pair[0].Test()]
+                self._tidy()
             give_way()
 
 

@@ -213,19 +213,19 @@ def _check(op: str, attrs: dict[str, Any]) -> None:
 def _run(op: str, x: Any, attrs: dict[str, Any]) -> Any:
     """Apply an op to an array at once."""
     where, everybody = here(), communicator()
-    operands = () if x is None else (_converted(np.asarray(x), attrs.get("how")),)
-    types = [(operand.dtype, operand.shape) for operand in operands]
+    given = None if x is None else _converted(np.asarray(x), attrs.get("how"))
+    types = () if given is None else ((given.dtype, given.shape),)
     try:
-        meaning = _meaning(everybody, op, tuple(types), tuple(attrs.items()))
+        meaning = _meaning(everybody, op, types, tuple(attrs.items()))
         with at_location(where):
-            found = meaning(*operands)
+            found = meaning() if given is None else meaning(given)
     except DslError as error:
         error.location = error.location or where
         raise
     except TypeError:
         _check(op, {"ranks": everybody.size, **attrs})  # what cannot be hashed is to be refused
         raise
-    return None if found is None else np.asarray(found)[()]
+    return found if found is None or np.ndim(found) else np.asarray(found)[()]
 
 
 @functools.lru_cache(4096)
