@@ -32,6 +32,7 @@ class Slot:
     users: set[ir.Value] = field(default_factory=set)
     note: str = ""
     exchanged: bool = False  # whether a loop may have given it another slot's memory
+    taken: int = 0  # how often it was given to a value
 
 
 @dataclass(frozen=True)

@@ -270,6 +270,7 @@ class Program:
             for slot in self.free:
                 if slot.kind == "block" and slot.size == size:
                     self.free.remove(slot)
+                    slot.taken += 1
                     return slot
             slot = Slot(len(self.slots), self.fn.variable("ptr"), "block", size, note=note)
             self.blocks[slot] = self.fn.variable("ptr")

@@ -38,6 +38,7 @@ from dsl.ir.dims import Dim, DimLike, symbols_of
 from dsl.ir.types import Shape, TensorType
 
 if TYPE_CHECKING:
+    from dsl.codegen.control.carried import Loop
     from dsl.codegen.program import Program
 
 __all__ = ["Region", "is_expensive", "is_native"]
@@ -81,6 +82,7 @@ class Region:
         self.names = Names(graph)
         self.mark = 0  # of the report's lines, where the current statement's begin
         self.last: dict[ir.Value, int] = {}
+        self.loop: Loop | None = None  # whose body this is
 
     def register(self, value: ir.Value) -> Scalar:
         found = self.registers.get(value)
@@ -216,6 +218,7 @@ class Region:
     def bind(self, value: ir.Value, placed: Placed) -> None:
         self.placed[value] = placed
         placed.slot.users.add(value)
+        placed.slot.taken += 1
         if placed.slot.kind == "param" and value not in self.program.graph.params:
             self.program.note_write()
 

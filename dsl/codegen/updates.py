@@ -6,6 +6,7 @@ memory of its own, or, if most of the array is written, the whole result goes in
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -76,9 +77,13 @@ def update_slice(region: Region, node: ir.Node) -> None:
         region.map_to(v, placed.array, v.shape, offset)
         return
     (value,) = node.outputs
+    slots = len(region.program.slots)
     made = region.new_place(value)
     if all(s == 1 for s in step):
-        surround(region, value, x, made.array, dict(enumerate(start)), v.shape)
+        is_new = len(region.program.slots) > slots
+        lacks = region.loop.lacks_rest(value, made.slot) if region.loop and is_new else None
+        with contextlib.nullcontext() if lacks is None else region.fn.if_(lacks):
+            surround(region, value, x, made.array, dict(enumerate(start)), v.shape)
     else:
         region.copy_value(x, made, "an update whose old value is still needed", node)
     region.map_to(v, made.array, v.shape, offset)

@@ -361,6 +361,29 @@ def bump(n, dtype=np.float64):
     return np.exp(-100 * (x - 0.4) ** 2).astype(dtype)
 
 
+def smooth_and_look(u, w, n):
+    """What the updates leave as it is stays, whatever takes the old arrays' memory."""
+    total = 0.0
+    for i in range(n):
+        old = u.copy()
+        u[1:-1] = (old[2:] + old[:-2]) * 0.5
+        roots = np.sqrt(old + 1.0)
+        total += (roots * np.arange(roots.size)).sum() + np.cumsum(roots)[::-1][3] + i
+        w[2:-2] = (w[4:] + w[:-4] + roots[2:-2]) * 0.25
+    return total
+
+
+def relax_and_move_edges(plate, n, rounds):
+    for _ in range(rounds):
+        for _ in range(n):
+            plate[1:-1, 1:-1] = (
+                plate[:-2, 1:-1] + plate[2:, 1:-1] + plate[1:-1, :-2] + plate[1:-1, 2:]
+            ) / 4
+        plate[0] += 1.0
+        plate[:, -1] *= 0.5
+    return plate.sum()
+
+
 PROGRAMS = [
     (heat_1d_swap, lambda rng: (rng.random(60), 0.25, 10)),
     (heat_1d_swap, lambda rng: (rng.random(60).astype(np.float32), 0.25, 7)),
@@ -433,4 +456,9 @@ PROGRAMS = [
     (rule_automaton, lambda rng: ((np.arange(41) == 20).astype(np.uint8), 30, 20)),
     (rule_automaton, lambda rng: (rng.integers(0, 2, 33), 110, 12)),
     (sandpile_topple, lambda rng: (rng.integers(0, 7, (6, 6)), 30)),
+    *(
+        (smooth_and_look, lambda rng, n=n: (rng.random(60), rng.random(60), n))
+        for n in (0, 1, 2, 5)
+    ),
+    *((relax_and_move_edges, lambda rng, n=n: (rng.random((9, 11)), n, 3)) for n in (0, 1, 2, 3)),
 ]

@@ -14,7 +14,7 @@ from dsl.codegen.memory import Placed, Slot, nbytes
 from dsl.codegen.places import contiguous_copy
 from dsl.codegen.ranges import Linear, Ranges
 from dsl.ir import graph as ir
-from dsl.ir.dims import Dim
+from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.facts import is_array
 
 if TYPE_CHECKING:
@@ -36,6 +36,15 @@ class Carried:
         self.home: Slot | None = None
         self.sizes: dict[int, Variable] = {}
         self.in_place = in_place
+        self.lacks: Variable | None = None  # whether memory for the next value lacks what an update leaves as it is
+        self.rest: tuple[Slot, int] | None = None  # where it is, and how often the home had been taken then
+
+
+    @property
+    def is_updated(self) -> bool:
+        """Whether the next value is this one with a part of it overwritten, always the same part."""
+        node = self.result.node
+        return node.op.name == "update_slice" and node.inputs[0] is self.param
 
 
 class Loop:
@@ -72,6 +81,8 @@ class Loop:
                     item.home.kind == "dynamic" and isinstance(dim, Dim)
                 ):
                     item.sizes[axis] = fn.variable("i64", region.dim(item.initial.shape[axis]))
+            if item.is_updated:
+                item.lacks = fn.variable("i1", Value("true", "i1"))
         self.memory = Memory(region)
         self.before = region.program.writes, region.program.failures
 
@@ -125,6 +136,7 @@ class Loop:
                 given.append((item, is_body))
         given.extend(self.fixed)
         inner = type(region)(region.program, graph, region.symbols)
+        inner.loop = self if is_body else None
         self.inform(inner, graph)
         for param, value in zip(graph.params, given, strict=True):
             self.learn(inner, param, value)
@@ -212,6 +224,7 @@ class Loop:
             for axis in item.sizes
         }
         exchange, moves = self.sort(inner, arrays, sources)
+        self.note_rest(arrays, exchange)
         inner.copy_together(moves)
         pointers = {slot: source.variable.get() for slot, source in exchange.items()}
         room = {
@@ -232,6 +245,30 @@ class Loop:
             slot.exchanged = True
             if slot.kind == "param":
                 region.program.note_write()
+
+    def lacks_rest(self, value: ir.Value, slot: Slot) -> Value | None:
+        """Return whether new memory for a carried array's next value lacks what an update leaves as it is; None if it always does.
+
+        Two memories take turns: after the first trip, the next value's had the one before, which has that part as well.
+        """
+        item = next((i for i in self.carried if i.result is value and i.lacks is not None), None)
+        dims = (*value.shape, *value.node.inputs[1].shape, *value.node.attrs["start"])
+        if item is None or item.sizes or not set(symbols_of(*dims)) <= set(self.region.symbols):
+            return None
+        assert item.home is not None
+        assert item.lacks is not None
+        item.rest = slot, item.home.taken
+        return item.lacks.get()
+
+    def note_rest(self, arrays: list[Carried], exchange: dict[Slot, Slot]) -> None:
+        """From the second trip on nothing is lacking, if two memories take turns and nothing else was in the old one meanwhile."""
+        for item in arrays:
+            if item.rest is None or item.lacks is None or item.home is None:
+                continue
+            slot, taken = item.rest
+            turns = exchange.get(item.home) is slot and exchange.get(slot) is item.home
+            if turns and item.home.taken == taken:
+                item.lacks.set(Value("false", "i1"))
 
     def sort(
         self, inner: Region, arrays: list[Carried], sources: dict[Carried, Placed]
