@@ -99,11 +99,11 @@ class Splits(Rows):
         points: Sequence[Callable[[], None]], metadata: str,
     ) -> None:  # fmt: skip
         """Go through stretches of merged axes side by side."""
-        fn = evaluator.fn
-        with fn.loop(0, count, metadata=metadata) as at:
+        var = self.kernel.variables[group[-1]]
+        for at in self.recorded_loop(evaluator, var, (0, count), metadata):
             for start, point in zip(starts, points, strict=True):
                 with evaluator.scope():
-                    self.place(evaluator, group, fn.add(start, at))
+                    self.place(evaluator, group, evaluator.fn.add(start, at))
                     point()
         for k in group:
             del evaluator.points[self.kernel.variables[k]]

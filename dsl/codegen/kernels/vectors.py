@@ -6,7 +6,7 @@ Iterations of such a loop are independent: its memory accesses form a group of w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 from dsl.codegen import widen
@@ -49,16 +49,8 @@ class VectorLoops(Space):
         decides, and may call the routines for one register. In short ones functions are inlined.
         """
         fn = evaluator.fn
-        if self.is_dense(fn, var, ends):
-            counter = fn.name_value("i64")
-            before, fn.lanes = fn.lanes, ()
-            with fn.recorded() as lines, evaluator.scope():
-                yield counter
-            fn.lanes = before
-            body = widen.read(lines, counter.text)
-            if body is not None:
-                self.wide_loops(fn, Recorded(body, counter, lines), ends)
-                return
+        if (yield from self.written_out(evaluator, var, ends)):
+            return
         for low, high, lanes in self.stretches(fn, var, *ends):
             told = lanes is not None and len(lanes) == 1
             metadata = self.in_step(group, lanes[0]) if told else otherwise  # type: ignore[index]
@@ -66,6 +58,32 @@ class VectorLoops(Space):
             with fn.loop(low, high, metadata=metadata) as at, evaluator.scope():
                 yield at
             fn.lanes = before
+
+    def recorded_loop(
+        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], metadata: str
+    ) -> Iterator[Value]:
+        """Open one loop, which is written out by vectors, or has metadata for LLVM."""
+        if not (yield from self.written_out(evaluator, var, ends)):
+            with evaluator.fn.loop(*ends, metadata=metadata) as at, evaluator.scope():
+                yield at
+
+    def written_out(
+        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand]
+    ) -> Generator[Value, None, bool]:
+        """Record the body of a loop, and emit it by vectors; return whether that could be done."""
+        fn = evaluator.fn
+        if not self.is_dense(fn, var, ends):
+            return False
+        counter = fn.name_value("i64")
+        before, fn.lanes = fn.lanes, ()
+        with fn.recorded() as lines, evaluator.scope():
+            yield counter
+        fn.lanes = before
+        body = widen.read(lines, counter.text)
+        if body is None:
+            return False
+        self.wide_loops(fn, Recorded(body, counter, lines), ends)
+        return True
 
     def is_dense(self, fn: Function, var: Var, ends: tuple[Operand, Operand]) -> bool:
         """Tell whether a loop fills vectors and goes from element to element of all that it does not stay at."""
@@ -115,8 +133,10 @@ class VectorLoops(Space):
         """Return how many registers of a vector a loop works on side by side."""
         if body.calls:
             most = _REGISTERS
+        elif body.sums:  # a sum waits for the addition before: several take turns
+            most = {1: 4, 2: 2, 3: 2}.get(len(body.sums), 1)
         else:
-            most = 4 if body.sums or body.work <= _SMALL else 2 if body.work <= 2 * _SMALL else 1
+            most = 4 if body.work <= _SMALL else 2 if body.work <= 2 * _SMALL else 1
         long = extent if isinstance(extent, int) else most * one
         return max(n for n in (1, 2, 4) if n <= most and (n == 1 or n * one <= long))
 
