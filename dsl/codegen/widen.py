@@ -152,7 +152,7 @@ def read(lines: Sequence[str], counter: str) -> Body | None:
     body = Body(known, counter, {counter: 1}, set(), {})
     body.sums = _sums(known)
     ok = all(_classify(body, step) for step in known)
-    return body if ok and body.vectors and _sums_hold(body) else None
+    return body if ok and body.work and _sums_hold(body) else None
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

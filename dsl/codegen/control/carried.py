@@ -36,9 +36,12 @@ class Carried:
         self.home: Slot | None = None
         self.sizes: dict[int, Variable] = {}
         self.in_place = in_place
-        self.lacks: Variable | None = None  # whether memory for the next value lacks what an update leaves as it is
-        self.rest: tuple[Slot, int] | None = None  # where it is, and how often the home had been taken then
-
+        self.lacks: Variable | None = (
+            None  # whether memory for the next value lacks what an update leaves as it is
+        )
+        self.rest: tuple[Slot, int] | None = (
+            None  # where it is, and how often the home had been taken then
+        )
 
     @property
     def is_updated(self) -> bool:

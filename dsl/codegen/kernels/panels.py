@@ -12,19 +12,24 @@ from typing import Any
 import numpy as np
 
 from dsl.codegen import elementwise
-from dsl.codegen.accesses import ceil_div, is_costly, start_value
+from dsl.codegen.accesses import ceil_div, is_costly, start_value, walk
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
+from dsl.codegen.elementwise.reals import MATH
 from dsl.codegen.evaluate import literal
 from dsl.codegen.expressions import Affine, Expression
 from dsl.codegen.kernels.rows import Rows
+from dsl.codegen.kernels.vectors import fits_registers
 from dsl.codegen.llvm import Function, Operand
 from dsl.codegen.plan import Root, Stage
+from dsl.codegen.vector_unit import register_bytes
+from dsl.ir import graph as ir
 
 __all__ = ["Panels"]
 
 _TILE = 512  # columns of a panel: narrow ones touch a page for a few cache lines
 _PANEL = 1 << 21  # bytes of a panel that is swept several times: a share of the last cache
 _FEW = 16  # columns of a panel that LLVM must not unroll
+_ROWS = 4  # that are added up at a time
 
 
 class Panels(Rows):
@@ -47,7 +52,7 @@ class Panels(Rows):
         def body(fn: Function, lo: Operand, hi: Operand) -> None:
             panel = Panel(self, fn, tile, swept)
             evaluator = panel.evaluator
-            with fn.loop(lo, hi) as at, evaluator.scope():
+            with fn.loop(lo, hi, as_written=True) as at, evaluator.scope():
                 if outer:
                     self.unflatten(evaluator, outer, fn.binary("udiv", at, panels))
                     at = fn.binary("urem", at, panels)
@@ -150,13 +155,19 @@ class Panel:
     def full(self, stage: Stage) -> None:
         reduces = [root for root in stage.roots if root.reduce]
         expressions = [root.expression for root in stage.roots]
+        everything = [e for expression in expressions for e in walk(expression)]
         ready = self.precompute(stage)
         if reduces:
             self.columns(partial(self.start, reduces))
-        self.k.nest(
-            self.evaluator, self.swept, lambda: self.columns(lambda: self.point(stage, ready), hoist=expressions),
-            vector=False, hoist=expressions,
-        )  # fmt: skip
+        if reduces and not any(e.node is not None and e.node.op.name in MATH for e in everything):
+            blocks = partial(self.blocks, stage, ready)
+            self.k.nest(self.evaluator, self.swept[:-1], blocks, vector=False, hoist=expressions)
+        else:
+            row = partial(self.points, stage, ready, [None])
+            self.k.nest(
+                self.evaluator, self.swept, lambda: self.columns(row, hoist=expressions),
+                vector=False, hoist=expressions,
+            )  # fmt: skip
         if any(root.value in self.k.stores for root in reduces):
             self.columns(partial(self.store_vectors, reduces))
 
@@ -200,7 +211,37 @@ class Panel:
             self.columns(partial(self.put_all, found))
         return found
 
-    def point(self, stage: Stage, ready: dict[Expression, Array]) -> None:
+    def blocks(self, stage: Stage, ready: dict[Expression, Array]) -> None:
+        """Take some rows at a time: what is added up is loaded and stored once for all of them, if it is not in registers."""
+        fn, evaluator, group = self.fn, self.evaluator, self.swept[-1]
+        rows, widest = self.k.extent(fn, group), max(r.value.dtype.itemsize for r in stage.roots)
+        many = 1 if fits_registers(self.width, register_bytes() // widest) else _ROWS
+        whole = fn.masked(rows, -many)
+        for low, high, count in ((0, whole, many), (whole, rows, 1)):
+            if low == high:
+                continue
+            with fn.loop(low, high, count, as_written=True) as first, evaluator.scope():
+                places = [fn.add(first, k) for k in range(count)]
+                self.columns(partial(self.points, stage, ready, places))
+        for k in group:
+            evaluator.points.pop(self.k.kernel.variables[k], None)
+
+    def points(
+        self, stage: Stage, ready: dict[Expression, Array], rows: Sequence[Operand | None]
+    ) -> None:
+        """Compute a column of the panel in some rows, or in the one that the loops around are at."""
+        sums: dict[ir.Value, Scalar] = {}
+        for row in rows:
+            with self.evaluator.scope():
+                if row is not None:
+                    self.k.place(self.evaluator, self.swept[-1], row)
+                self.point(stage, ready, sums)
+        for value, total in sums.items():
+            self.put(self.vectors[value], total)
+
+    def point(
+        self, stage: Stage, ready: dict[Expression, Array], sums: dict[ir.Value, Scalar]
+    ) -> None:
         evaluator, fn = self.evaluator, self.fn
         for e, vector in ready.items():
             evaluator.scopes[-1][e] = self.take(vector)
@@ -208,10 +249,10 @@ class Panel:
         for root, value in zip(stage.roots, values):
             if root.reduce:
                 vector = self.vectors[root.value]
-                both = elementwise.combine(
-                    fn, root.node.op.name, vector.dtype, self.take(vector), value, reassociate=True
+                before = sums[root.value] if root.value in sums else self.take(vector)
+                sums[root.value] = elementwise.combine(
+                    fn, root.node.op.name, vector.dtype, before, value, reassociate=True
                 )
-                self.put(vector, both)
                 continue
             self.store(root, value)
             if root.value in self.temps:

@@ -19,12 +19,18 @@ from dsl.codegen.llvm import Function, Lanes, Operand, Value
 from dsl.codegen.plan import Root
 from dsl.codegen.vector_unit import register_bytes
 
-__all__ = ["VectorLoops"]
+__all__ = ["VectorLoops", "fits_registers"]
 
 _SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as many vectors at once
 _REGISTERS = 4  # that a call of an elementary function fills
 _SHORT = 16  # iterations of a loop that is left to be unrolled
+_STAYING = 8  # registers with what a loop around adds up
 _SMALL = 12  # instructions of a loop that works on four vectors at once
+
+
+def fits_registers(extent: Operand, one: int) -> bool:
+    """Tell whether all elements of a loop fill some registers, and few enough of them to stay there."""
+    return isinstance(extent, int) and extent % one == 0 and 1 <= extent // one <= _STAYING
 
 
 class Recorded(NamedTuple):
@@ -101,6 +107,9 @@ class VectorLoops(Space):
         low, high = ends
         one = register_bytes() // loop.body.widest
         extent = fn.sub(high, low)
+        if fits_registers(extent, one) and loop.body.work <= _SMALL and not loop.body.calls:
+            self.wide_step(fn, loop, extent, low)
+            return
         many = one * self.registers(loop.body, one, extent)
         # A thread has many elements: what remains is little, and routines for one register would be compiled for it.
         share = isinstance(low, Value) and not self.inner and loop.body.calls
@@ -116,11 +125,7 @@ class VectorLoops(Space):
     def wide_loop(
         self, fn: Function, loop: Recorded, lanes: int, low: Operand, high: Operand
     ) -> None:
-        wide = loop.body.widened(lanes)
-        for name, (result, args) in wide.calls.items():
-            fn.module.declare(name, result, args, "nounwind willreturn memory(none)")
-        for name, type in wide.slots:
-            fn.at_entry(f"{name} = alloca {type}")
+        wide = self.widened(fn, loop, lanes)
         known = isinstance(low, int) and isinstance(high, int)
         with contextlib.nullcontext() if known else fn.if_(fn.compare("slt", low, high)):
             fn.replay(wide.before)
@@ -128,6 +133,24 @@ class VectorLoops(Space):
             with fn.loop(low, high, lanes, metadata=self.plain(), counter=counter, as_written=True):
                 fn.replay(wide.body)
             fn.replay(wide.after)
+
+    def wide_step(self, fn: Function, loop: Recorded, lanes: Operand, at: Operand) -> None:
+        """Emit a loop whose elements all fit into registers, without the loop: what it adds up can stay in them."""
+        assert isinstance(lanes, int)
+        wide = self.widened(fn, loop, lanes)
+        fn.replay(wide.before)
+        fn.emit(f"{wide.counter} = add i64 {fn.as_value(at, 'i64').text}, 0")
+        fn.replay([*wide.body, *wide.after])
+
+    @staticmethod
+    def widened(fn: Function, loop: Recorded, lanes: int) -> widen.Widened:
+        """Return a body for so many lanes; what it calls is declared, and its sums have memory."""
+        wide = loop.body.widened(lanes)
+        for name, (result, args) in wide.calls.items():
+            fn.module.declare(name, result, args, "nounwind willreturn memory(none)")
+        for name, type in wide.slots:
+            fn.at_entry(f"{name} = alloca {type}")
+        return wide
 
     def registers(self, body: widen.Body, one: int, extent: Operand) -> int:
         """Return how many registers of a vector a loop works on side by side."""
