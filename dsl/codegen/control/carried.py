@@ -176,6 +176,31 @@ class Loop:
             found[item] = self.region.ranges.new(low, high, small=small)
         return found
 
+    def is_serial(self) -> bool:
+        """Tell whether LLVM's passes over loops have nothing to do here: no arrays, and trips that wait for one another.
+
+        Floats are added up in order. A loop around others is not vectorised, nor one whose trips cannot be counted.
+        """
+        inside = [n for graph in self.node.regions for n in graph.walk()]
+        if any(is_array(v) for v in (*self.node.inputs, *(o for n in inside for o in n.outputs))):
+            return False
+        floats = any(item.param.dtype.kind in "fc" for item in self.carried)
+        waits = floats and not self.region.fn.module.fastmath
+        loops = any(n.op.name in ("while", "scan") for n in self.body.nodes)
+        return waits or loops or not self.is_counted()
+
+    def is_counted(self) -> bool:
+        """Tell whether a number to which each trip adds a constant ends the loop."""
+        if len(self.node.regions) == 1:  # a scan
+            return True
+        test, probe = self.node.regions[0], Ranges()
+        read = {value for node in test.nodes for value in node.inputs}
+        return any(
+            not (probe.form(item.result) - probe.form(item.param)).terms
+            for item, param in zip(self.carried, test.params)
+            if param in read and is_integer(item.param)
+        )
+
     def count(self, inner: Region, trips: ir.Value) -> None:
         """A trip number is at least 0 and below the trips; `maximum(n, 0)` trips are n if there are any."""
         form = self.region.ranges.form(trips)

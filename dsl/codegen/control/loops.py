@@ -27,6 +27,7 @@ def emit_while(region: Region, node: ir.Node) -> None:
     test, body = node.regions
     loop = Loop(region, node, node.inputs, 0)
     fn = region.fn
+    fn.module.as_written &= loop.is_serial()
     head, inside, after = fn.label("while"), fn.label("do"), fn.label("done")
     every = _poll_every(body)
     left = fn.variable("i64", every)  # counted down: one instruction, which sets the flag too
@@ -77,7 +78,7 @@ def emit_scan(region: Region, node: ir.Node) -> None:
         high = fn.minimum(fn.add(low, every), trips)
     else:
         low, high = Value("0", "i64"), trips
-    with fn.loop(low, high) as trip:
+    with fn.loop(low, high, as_written=loop.is_serial()) as trip:
         inner = loop.enter(body, (trip,))
         loop.count(inner, node.inputs[0])
         inner.run()
