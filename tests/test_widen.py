@@ -35,7 +35,7 @@ def _quiet() -> Iterator[None]:
 
 
 def emit_loop(module: Module, name: str, op: Op, sample: Sample, lanes: int) -> bool:
-    """Add a loop over contiguous operands, by vectors if there are `lanes`; tell whether it could be."""
+    """Add a loop over contiguous operands, by vectors if there are `lanes`, the last one masked; tell whether it could be."""
     inputs, (_, outputs) = [x.dtype for x in sample.inputs], outputs_of(op, sample)
     pointers = [("ptr noalias", f"a{k}") for k in range(len(inputs) + len(outputs))]
     fn = module.function(name, "void", [*pointers, ("ptr noalias", "flag"), ("i64", "n")])
@@ -45,12 +45,13 @@ def emit_loop(module: Module, name: str, op: Op, sample: Sample, lanes: int) -> 
     with fn.recorded() as lines:
         emit_point(fn, op, sample, (inputs, outputs), arrays, counter)
     body = widen.read(lines, counter.text) if lanes else None
-    low: Any = 0
     if body is not None:
-        low = fn.masked(count, -lanes)
-        emit_wide(fn, body.widened(lanes), lanes, low)
-    with fn.loop(low, count, counter=counter):
-        fn.replay(lines)
+        whole = fn.masked(count, -lanes)
+        emit_wide(fn, body.widened(lanes), lanes, 0, whole)
+        emit_wide(fn, body.widened(lanes, count.text), lanes, whole, count)
+    else:
+        with fn.loop(0, count, counter=counter):
+            fn.replay(lines)
     fn.ret()
     return body is not None
 
@@ -68,11 +69,11 @@ def emit_point(
         store_scalar(fn, dtype, value, address)
 
 
-def emit_wide(fn: Function, wide: widen.Widened, lanes: int, stop: Any) -> None:
+def emit_wide(fn: Function, wide: widen.Widened, lanes: int, start: Any, stop: Any) -> None:
     for name, (result, params) in wide.calls.items():
         fn.module.declare(name, result, params)
     fn.replay(wide.before)
-    with fn.loop(0, stop, lanes, counter=Value(wide.counter, "i64", fn)):
+    with fn.loop(start, stop, lanes, counter=Value(wide.counter, "i64", fn)):
         fn.replay(wide.body)
 
 
@@ -127,6 +128,26 @@ def test_nan_is_found_in_every_lane(place: int) -> None:
     x[1, place] = np.nan
     found = dsl.jit(lambda x: (np.max(x + 1, axis=1), np.min(x - 1, axis=1)))(x)
     np.testing.assert_array_equal(found, [[1, np.nan], [-1, np.nan]])
+
+
+@pytest.mark.parametrize("length", [2, 3, 8, 16, 17])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+def test_short_rows(dtype: str, length: int) -> None:
+    """All pairs of points: vectors go along the points, with what is done to each sum, for sizes known or not."""
+    rng = np.random.default_rng(length)
+
+    def pairs(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Any:
+        apart = x[:, None, :] - y[None, :, :]
+        far = np.abs(apart).max(axis=2)
+        return np.sqrt((apart * apart).sum(axis=2)) + z, far, (apart < 3).all(axis=-1)
+
+    compiled = dsl.jit(pairs)
+    for n, m in ((9, 16), (20, 131), (8, 64), (3, 5), (40, 17), (11, 300)):
+        shapes = (n, length), (2 * m, length), (n, m)
+        x, y, z = ((9 * rng.random(shape)).astype(dtype) for shape in shapes)
+        for got, wanted in zip(compiled(x, y[::2], z), pairs(x, y[::2], z)):
+            assert got.dtype == wanted.dtype
+            np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
 
 def test_what_is_left_to_llvm() -> None:

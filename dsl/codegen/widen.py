@@ -138,9 +138,15 @@ class Body:
             step.op == "store" and step.args[1][1] not in self.sums
         )
 
-    def widened(self, lanes: int) -> Widened:
-        """Return the body for vectors of so many lanes."""
-        return _Widening(self, lanes).run()
+    @property
+    def smallest(self) -> int:
+        """The size of the smallest elements in memory."""
+        moved = (s for s in self.steps if s.op in ("load", "store") and self._is_wide(s))
+        return min([8, *(_BYTES[s.type] for s in moved if s.args[-1][1] not in self.sums)])
+
+    def widened(self, lanes: int, stop: str = "") -> Widened:
+        """Return the body for vectors of so many lanes; with a `stop`, for those lanes alone whose count is below it."""
+        return _Widening(self, lanes, stop).run()
 
 
 def read(lines: Sequence[str], counter: str) -> Body | None:
@@ -301,13 +307,18 @@ def _sums_hold(body: Body) -> bool:
 class _Widening:
     """Writes a body for vectors of so many lanes; names have the number of lanes behind them."""
 
-    def __init__(self, body: Body, lanes: int) -> None:
-        self.given, self.lanes = body, lanes
+    def __init__(self, body: Body, lanes: int, stop: str = "") -> None:
+        self.given, self.lanes, self.stop = body, lanes, stop
         self.made = {step.result for step in body.steps if step.result}
         self.out = Widened(self.named(body.counter))
         self.splats: dict[tuple[str, str], str] = {}
+        self.mask = f"<{lanes} x i1> {self.out.counter}.mask"
 
     def run(self) -> Widened:
+        if self.stop:
+            name, ends = self.overloaded("get.active.lane.mask", "i1"), ["i64", "i64"]
+            counts = [f"i64 {self.out.counter}", f"i64 {self.stop}"]
+            self.call_by_name(self.mask.split()[-1], f"{name}.i64", self.type("i1"), counts, ends)
         for step in self.given.steps:
             self.write(step)
         for total in self.given.sums.values():
@@ -315,7 +326,18 @@ class _Widening:
         return self.out
 
     def named(self, name: str) -> str:
-        return f"{name}.{self.lanes}"
+        return f"{name}.{self.lanes}{'m' if self.stop else ''}"
+
+    def overloaded(self, name: str, type: str) -> str:
+        """Return LLVM's name of a function of vectors."""
+        return f"llvm.{name}.v{self.lanes}{_SUFFIX.get(type, type)}"
+
+    def call_by_name(
+        self, made: str, name: str, result: str, args: Sequence[str], types: Sequence[str]
+    ) -> None:
+        """Write a call of a function, which is declared."""
+        self.out.calls[name] = result, list(types)
+        self.out.body.append(f"  {made} = {_called(name, (), result, args)}")
 
     def own(self, name: str) -> str:
         """Return a name for what this loop makes of a value that other loops may use as well."""
@@ -367,14 +389,45 @@ class _Widening:
         if step.op == "store":
             self.write_store(step)
         elif step.result in self.given.vectors:
-            self.out.body.append(f"  {self.named(step.result)} = {self.instruction(step)}")
+            self.write_vector(step)
         else:
             args = [self.scalar(name) for _, name in step.args]
             where = self.out.body if step.result in self.given.counts else self.out.before
             where.append(f"  {self.named(step.result)} = {_text(step, step.type, args)}")
 
+    def write_vector(self, step: _Step) -> None:
+        made, wide = self.named(step.result), self.type(step.type)
+        if self.stop and step.op == "load" and step.args[0][1] not in self.given.sums:
+            self.masked_load(step)
+            return
+        total = next((t for t in self.given.sums.values() if t.combine is step), None)
+        whole = f"{made}.whole" if self.stop and total is not None else made
+        self.out.body.append(f"  {whole} = {self.instruction(step)}")
+        if total is not None and whole != made:  # lanes behind the end keep what they had
+            kept = self.named(total.read.result)
+            self.out.body.append(f"  {made} = select {self.mask}, {wide} {whole}, {wide} {kept}")
+
+    def masked_load(self, step: _Step) -> None:
+        wide, address = self.type(step.type), self.scalar(step.args[0][1])
+        args = [f"ptr {address}", f"i32 {_alignment(step)}", self.mask, f"{wide} zeroinitializer"]
+        types = ["ptr", "i32", self.type("i1"), wide]
+        name = f"{self.overloaded('masked.load', step.type)}.p0"
+        self.call_by_name(self.named(step.result), name, wide, args, types)
+
+    def masked_store(self, step: _Step) -> None:
+        (type, value), (_, address) = step.args
+        wide, name = self.type(type), f"{self.overloaded('masked.store', type)}.p0"
+        self.out.calls[name] = "void", [wide, "ptr", "i32", self.type("i1")]
+        self.out.body.append(
+            f"  call void @{name}({wide} {self.vector(type, value)}, ptr {self.scalar(address)}, "
+            f"i32 {_alignment(step)}, {self.mask})"
+        )
+
     def write_store(self, step: _Step) -> None:
         (type, value), (_, address) = step.args
+        if self.stop and address not in self.given.sums:
+            self.masked_store(step)
+            return
         place = self.slot(address) if address in self.given.sums else self.scalar(address)
         more = "" if address in self.given.sums else step.more
         self.out.body.append(
@@ -412,7 +465,7 @@ class _Widening:
         if found := _MATH.fullmatch(name):
             callee = f"dsl_math_{found[1]}_x{self.lanes}_{found[2]}"
         else:
-            callee = f"{name}.v{self.lanes}{_SUFFIX.get(step.type, step.type)}"
+            callee = self.overloaded(name.removeprefix("llvm."), step.type)
         wide = self.type(step.type)
         self.out.calls[callee] = wide, [wide] * len(args)
         return _called(callee, flags, wide, [f"{wide} {arg}" for arg in args])
@@ -437,7 +490,7 @@ class _Widening:
         """Combine the lanes with what the slot had, after the loop."""
         how, type = _reduction(total.combine), total.read.type
         name, wide = self.slot(total.slot), self.type(type)
-        callee = f"llvm.vector.reduce.{how}.v{self.lanes}{_SUFFIX.get(type, type)}"
+        callee = self.overloaded(f"vector.reduce.{how}", type)
         *flags, _ = total.combine.op.split() if "llvm" in total.combine.op else (total.combine.op,)
         marks = flags or [w for w in total.combine.op.split()[1:] if how in ("fadd", "fmul")]
         first = [f"{type} {_START[how]}"] if how in ("fadd", "fmul") else []
@@ -451,6 +504,10 @@ class _Widening:
             self.out.after.append(f"  {name}.total = {_text(total.combine, type, args)}")
             result = f"{name}.total"
         self.out.after.append(f"  store {type} {result}, ptr {total.slot}")
+
+
+def _alignment(step: _Step) -> int:
+    return int(step.more.rpartition(" ")[2]) if step.more else _BYTES[step.type]
 
 
 def _called(callee: str, flags: Sequence[str], type: str, args: Sequence[str]) -> str:

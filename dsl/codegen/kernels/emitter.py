@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dsl.codegen.kernels.maps import Maps
 from dsl.codegen.kernels.panels import Panels
+from dsl.codegen.kernels.short_rows import ShortRows
 from dsl.codegen.kernels.splits import Splits
 from dsl.codegen.llvm import Value
 
 __all__ = ["KernelEmitter"]
 
 
-class KernelEmitter(Maps, Splits, Panels):
+class KernelEmitter(Maps, Splits, ShortRows, Panels):
     """Emits one kernel. `stores` holds the memory of roots that others read; the other roots stay inside."""
 
     def emit(self) -> None:
@@ -30,6 +31,8 @@ class KernelEmitter(Maps, Splits, Panels):
             self.maps()
         elif self.is_split():
             self.split()
+        elif self.has_short_rows():
+            self.short_rows()
         elif by_row:
             self.rows()
         else:

@@ -45,7 +45,8 @@ class VectorLoops(Space):
     """The innermost loops of a kernel."""
 
     def vector_loops(
-        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], group: str, otherwise: str
+        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], group: str, otherwise: str, *,
+        dense: bool = False,
     ) -> Iterator[Value]:  # fmt: skip
         """Open, one after the other, the loops that together go from one end to the other; yield where each is.
 
@@ -55,7 +56,8 @@ class VectorLoops(Space):
         decides, and may call the routines for one register. In short ones functions are inlined.
         """
         fn = evaluator.fn
-        if (yield from self.written_out(evaluator, var, ends)):
+        dense = dense or self.is_dense(fn, var, ends)
+        if dense and (yield from self.written_out(evaluator, ends)):
             return
         for low, high, lanes in self.stretches(fn, var, *ends):
             told = lanes is not None and len(lanes) == 1
@@ -69,17 +71,16 @@ class VectorLoops(Space):
         self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], metadata: str
     ) -> Iterator[Value]:
         """Open one loop, which is written out by vectors, or has metadata for LLVM."""
-        if not (yield from self.written_out(evaluator, var, ends)):
+        dense = self.is_dense(evaluator.fn, var, ends)
+        if not dense or not (yield from self.written_out(evaluator, ends)):
             with evaluator.fn.loop(*ends, metadata=metadata) as at, evaluator.scope():
                 yield at
 
     def written_out(
-        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand]
+        self, evaluator: Evaluator, ends: tuple[Operand, Operand]
     ) -> Generator[Value, None, bool]:
         """Record the body of a loop, and emit it by vectors; return whether that could be done."""
         fn = evaluator.fn
-        if not self.is_dense(fn, var, ends):
-            return False
         counter = fn.name_value("i64")
         before, fn.lanes = fn.lanes, ()
         with fn.recorded() as lines, evaluator.scope():
@@ -103,7 +104,10 @@ class VectorLoops(Space):
         )
 
     def wide_loops(self, fn: Function, loop: Recorded, ends: tuple[Operand, Operand]) -> None:
-        """Emit a loop over vectors of as many lanes as fill some registers, one over a register, one over elements."""
+        """Emit a loop over vectors of as many lanes as fill some registers, and one over what remains, a register at a time.
+
+        Where the last one cannot be masked, the last elements have a loop of their own.
+        """
         low, high = ends
         one = register_bytes() // loop.body.widest
         extent = fn.sub(high, low)
@@ -111,21 +115,29 @@ class VectorLoops(Space):
             self.wide_step(fn, loop, extent, low)
             return
         many = one * self.registers(loop.body, one, extent)
+        masks = register_bytes() == 64 or loop.body.smallest >= 4  # which AVX2 has for these alone
         # A thread has many elements: what remains is little, and routines for one register would be compiled for it.
-        share = isinstance(low, Value) and not self.inner and loop.body.calls
+        share = isinstance(low, Value) and not self.inner and loop.body.calls and not masks
         for lanes in (many,) if many == one or share else (many, one):
             middle = fn.add(low, fn.masked(fn.sub(high, low), -lanes))
+            if lanes < many and masks and middle != high:
+                break
             if middle != low:
                 self.wide_loop(fn, loop, lanes, low, middle)
             low = middle
-        if low != high:
-            with fn.loop(low, high, metadata=self.plain(), counter=loop.counter, as_written=True):
-                fn.replay(loop.lines)
+        if low == high:
+            return
+        if masks:
+            self.wide_loop(fn, loop, one, low, high, masked=True)
+            return
+        with fn.loop(low, high, metadata=self.plain(), counter=loop.counter, as_written=True):
+            fn.replay(loop.lines)
 
     def wide_loop(
-        self, fn: Function, loop: Recorded, lanes: int, low: Operand, high: Operand
-    ) -> None:
-        wide = self.widened(fn, loop, lanes)
+        self, fn: Function, loop: Recorded, lanes: int, low: Operand, high: Operand, *, masked: bool = False
+    ) -> None:  # fmt: skip
+        """Emit a loop over vectors; if it is masked, the last one may have fewer elements than lanes."""
+        wide = self.widened(fn, loop, lanes, fn.as_value(high, "i64").text if masked else "")
         known = isinstance(low, int) and isinstance(high, int)
         with contextlib.nullcontext() if known else fn.if_(fn.compare("slt", low, high)):
             fn.replay(wide.before)
@@ -143,9 +155,9 @@ class VectorLoops(Space):
         fn.replay([*wide.body, *wide.after])
 
     @staticmethod
-    def widened(fn: Function, loop: Recorded, lanes: int) -> widen.Widened:
+    def widened(fn: Function, loop: Recorded, lanes: int, stop: str = "") -> widen.Widened:
         """Return a body for so many lanes; what it calls is declared, and its sums have memory."""
-        wide = loop.body.widened(lanes)
+        wide = loop.body.widened(lanes, stop)
         for name, (result, args) in wide.calls.items():
             fn.module.declare(name, result, args, "nounwind willreturn memory(none)")
         for name, type in wide.slots:
