@@ -188,3 +188,18 @@ def test_programs_of_plain_kernels_are_compiled_as_written() -> None:
 
     text = dsl.jit(softmax).ir(np.ones((4, 100)), stage="llvm")
     assert re.search(r"call <\d+ x double> @dsl_math_exp_x\d+_f64", text)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_loops_that_skip_nan_are_compiled(dtype: str) -> None:
+    """LLVM's vectoriser must not meet what makes it abort."""
+
+    def extremes(x: np.ndarray) -> Any:
+        low = high = x[0]
+        for k in range(1, len(x)):
+            low, high = np.fmin(low, x[k]), np.fmax(high, x[k])
+        return low, high, np.fmax.reduce(x)
+
+    x = np.linspace(-2, 3, 33).astype(dtype)
+    x[[0, 7, 32]] = np.nan
+    assert dsl.jit(extremes)(x) == extremes(x)

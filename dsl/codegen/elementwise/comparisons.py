@@ -110,10 +110,19 @@ def select(fn: Function, condition: Value, x: Scalar, y: Scalar) -> Scalar:
 
 
 def _extremum(comparison: str, intrinsic: str, *, nan_wins: bool) -> Callable[..., Scalar]:
-    """Return the emitter of maximum, minimum, fmax or fmin of floats and complex numbers."""
+    """Return the emitter of maximum, minimum, fmax or fmin of floats and complex numbers.
+
+    LLVM 22 aborts when it vectorises a loop that combines elements by `maxnum` or `minnum`: they are for GPUs.
+    """
 
     def emit(fn: Function, dtypes: tuple[np.dtype, ...], x: Scalar, y: Scalar) -> Scalar:
-        if isinstance(x, Value) and isinstance(y, Value) and x.type in ("float", "double"):
+        direct = nan_wins or fn.module.device
+        if (
+            direct
+            and isinstance(x, Value)
+            and isinstance(y, Value)
+            and x.type in ("float", "double")
+        ):
             # Which zero wins is open: nsz saves telling them apart. The intrinsic becomes `select(isnan(first), first,
             # ...)`. With x there, whose place the result often takes, LLVM would store under a mask, which makes a
             # maximum along axis 0 four times as slow on Zen 3.
