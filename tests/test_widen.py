@@ -190,6 +190,22 @@ def test_programs_of_plain_kernels_are_compiled_as_written() -> None:
     assert re.search(r"call <\d+ x double> @dsl_math_exp_x\d+_f64", text)
 
 
+def capped(x: np.ndarray) -> Any:
+    e = np.exp(x / 4)
+    return (e * 20).astype(np.int8).sum(), np.where(e > 2, -np.inf, e).max()
+
+
+def largest(x: np.ndarray) -> Any:
+    return np.exp(x).max()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+@pytest.mark.parametrize("function", [capped, largest])
+def test_llvm_prints_nothing_about_loops(function: Any, dtype: str, capfd: Any) -> None:
+    dsl.jit(function).ir(np.ones(100, dtype), stage="asm")
+    assert not capfd.readouterr().err
+
+
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_loops_that_skip_nan_are_compiled(dtype: str) -> None:
     """LLVM's vectoriser must not meet what makes it abort."""

@@ -196,14 +196,15 @@ class VectorLoops(Space):
     def elements_at_once(self, var: Var) -> int:
         """Return how many elements fill a register in a loop that calls functions and reads elements close together.
 
-        Zero if it does not: long strides and reads through index arrays are left to LLVM to weigh up.
+        Zero if it does not: long strides, reads through index arrays and extrema are left to LLVM to weigh up. It prints
+        a remark if it cannot do what it is told, as with the maximum of a choice or sums of two-byte floats.
         """
         roots = list(self.kernel.stages[self.current].roots if self.inner else self.kernel.roots)
         moving = [e for r in roots for e in walk(r.expression) if var in e.vars]
         if not any(e.node is not None and e.node.op.name in MATH for e in moving):
             return 0
         if any(e.dtype.kind == "c" for e in moving) or not all(
-            self.is_smooth(r, var) for r in roots
+            self.is_smooth(r, var) and self.is_plain(r, var) for r in roots
         ):
             return 0
         return register_bytes() // max(4, *(e.dtype.itemsize for e in moving))
@@ -211,6 +212,13 @@ class VectorLoops(Space):
     def is_smooth(self, root: Root, var: Var) -> bool:
         """Tell whether the accesses for a root go to every element along a variable, or to every other, or stay."""
         return self.steps(root, var) <= {0, 1, 2}
+
+    def is_plain(self, root: Root, var: Var) -> bool:
+        """Tell whether LLVM is sure to see how a root combines what a variable goes through, if it does."""
+        if not root.reduce or self.kernel.variables.index(var) not in self.inner:
+            return True
+        narrow = root.value.dtype.itemsize == 2 and root.value.dtype.kind not in "iu"
+        return root.node.op.name not in ("max", "min") and not narrow
 
     def steps(self, root: Root, var: Var) -> set[Any]:
         """Return by how many elements the accesses for a root move with a variable."""
