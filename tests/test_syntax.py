@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import importlib.util
 import os
 import pty
@@ -640,10 +641,80 @@ def match_statement(x):
             return x
 
 
+@dataclasses.dataclass
+class Pair:
+    left: Any
+    right: Any
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def match_attributes_and_classes(x):
+    found = []
+    for item in (
+        Colour.RED,
+        Colour.BLUE,
+        Pair(x[0], 2.0),
+        [1, 2, x[1]],
+        {"k": x[2], "z": 1},
+        None,
+        "on",
+        x[0],
+    ):
+        match item:
+            case Colour.RED | Colour.BLUE:
+                found.append(item.value / 2)
+            case Pair(left=_, right=b) if len(x) > 100:
+                found.append(b)
+            case Pair(left=a):
+                found.append(a)
+            case [first, *_, last]:
+                found.append(first + last)
+            case {"k": value, **rest}:
+                found.append(value + len(rest))
+            case None | "on":
+                found.append(0.0)
+            case float():
+                found.append(item * 2)
+    return found
+
+
+def match_on_data(x):
+    total, code = 0.0, (np.abs(x) * 4).astype(int) % 4
+    for k in range(len(x)):
+        match code[k]:
+            case 0:
+                total += 1
+            case 1 | 2 if x[k] > 0:
+                continue
+            case 3 if total > 5:
+                break
+            case other:
+                total += other * x[k]
+        total += 0.5
+    return total
+
+
+def match_in_a_generator(x):
+    def items():
+        for k in (1, 2):
+            match k:
+                case 1:
+                    yield x[0]
+                case _:
+                    yield x[1] + k
+
+    return sum(items())
+
+
 FUNCTIONS = [
     nested_functions, lambdas_on_one_line, closures, nonlocal_counter, helpers_of_another_module,
     decorated_helper, recursion, defaults_and_keywords, higher_order, classes, properties, operators_of_classes, private_names,
     dataclass_state, with_errstate, dicts_and_lists, match_statement,
+    match_attributes_and_classes, match_on_data, match_in_a_generator,
 ]  # fmt: skip
 
 

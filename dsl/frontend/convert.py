@@ -16,6 +16,7 @@ from typing import Any
 
 from dsl.errors import ConversionError
 from dsl.frontend.liveness import annotate
+from dsl.frontend.matches import lower_matches
 from dsl.frontend.returns import lower_jumps
 from dsl.frontend.source import FunctionTree, function_tree
 from dsl.ir.location import Location
@@ -175,6 +176,18 @@ class _Names(ast.NodeVisitor):
             self.stored[node.name] = None
         self.generic_visit(node)
 
+    def visit_MatchAs(self, node: ast.MatchAs | ast.MatchStar) -> None:
+        if node.name:
+            self.stored[node.name] = None
+        self.generic_visit(node)
+
+    visit_MatchStar = visit_MatchAs
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        if node.rest:
+            self.stored[node.rest] = None
+        self.generic_visit(node)
+
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.stored[node.name] = None
 
@@ -290,6 +303,7 @@ class _Rewriter(ast.NodeTransformer):
             statements, name = tree.body, tree.name
         self._refuse([tree] if isinstance(tree, ast.AsyncFunctionDef) else statements)
         self.yields = _has_yield(statements)
+        statements = lower_matches(statements)
         statements = statements if self.yields else lower_jumps(statements, self._error)
         used = _names_in(statements)
         self.borrowed = used.nonlocals
@@ -508,6 +522,10 @@ class _Rewriter(ast.NodeTransformer):
         for item in node.items:
             item.context_expr = self.visit(item.context_expr)
         node.body = self._block(node.body)
+        return node
+
+    def visit_Match(self, node: ast.Match) -> Any:
+        """Leave a `match` as it is: it has one case, and Python takes no calls in patterns. See `lower_matches`."""
         return node
 
     def visit_Assert(self, node: ast.Assert) -> Any:

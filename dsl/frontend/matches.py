@@ -1,0 +1,106 @@
+"""`match` to `if`: rewrite each case as a test and a branch, so that numbers that are data may choose between cases.
+
+In: the statements of a function. Out: the same with an `if` for each case. A pattern of values or classes, `case 0 | float()`,
+is a comparison; any other is left to a `match` of that one case, which sets a flag and the names in the pattern: structure is always
+known while tracing.
+
+    match k:                        dsl__subject_1 = k
+        case 0:                     if dsl__subject_1 == 0:
+            y = x                       y = x
+        case (a, b) if a > b:       else:
+            y = x[a]                    dsl__matches_1 = False
+                                        match dsl__subject_1:
+                                            case (a, b):
+                                                dsl__matches_1 = True
+                                        if dsl__matches_1 and a > b:
+                                            y = x[a]
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+__all__ = ["lower_matches"]
+
+
+def lower_matches(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Return statements whose `match` statements have no branches of their own."""
+    holder = _Matches().visit(ast.Module(list(statements), []))
+    body: list[ast.stmt] = ast.fix_missing_locations(holder).body
+    return body
+
+
+class _Matches(ast.NodeTransformer):
+    """Rewrites the statements of one function; those of nested ones are rewritten with them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        return node
+
+    def visit_Match(self, node: ast.Match) -> list[ast.stmt]:
+        self.generic_visit(node)
+        self.count += 1
+        subject = f"dsl__subject_{self.count}"
+        first = ast.copy_location(ast.Assign([_store(subject)], node.subject), node)
+        return [first, *self.cases(node.cases, subject)]
+
+    def cases(self, cases: list[Any], subject: str) -> list[ast.stmt]:
+        """Return the `if` of the first case, with all others in its `else`."""
+        if not cases:
+            return []
+        case, *others = cases
+        before, test = self.test(case.pattern, subject)
+        if case.guard is not None:
+            test = ast.copy_location(ast.BoolOp(ast.And(), [test, case.guard]), case.guard)
+        if isinstance(test, ast.Constant):  # true: no other case is looked at
+            return [*before, *case.body]
+        branch = ast.If(test, case.body, self.cases(others, subject))
+        return [*before, ast.copy_location(branch, test)]
+
+    def test(self, pattern: Any, subject: str) -> tuple[list[ast.stmt], ast.expr]:
+        """Return statements that bind the names of a pattern, and whether it matches."""
+        found = _comparison(pattern, subject)
+        if found is not None:
+            return [], ast.copy_location(found, pattern)
+        if isinstance(pattern, ast.MatchAs) and pattern.pattern is None:
+            bind = [_assign(pattern.name, _load(subject), pattern)] if pattern.name else []
+            return bind, ast.copy_location(ast.Constant(True), pattern)
+        self.count += 1
+        flag = f"dsl__matches_{self.count}"
+        case = ast.match_case(pattern, None, [_assign(flag, ast.Constant(True), pattern)])
+        match = ast.copy_location(ast.Match(_load(subject), [case]), pattern)
+        clear = _assign(flag, ast.Constant(False), pattern)
+        return [clear, match], ast.copy_location(_load(flag), pattern)
+
+
+def _comparison(pattern: Any, subject: str) -> ast.expr | None:
+    """Return what compares with the values and classes of a pattern, or None if it has anything else."""
+    if isinstance(pattern, ast.MatchValue):
+        return ast.Compare(_load(subject), [ast.Eq()], [pattern.value])
+    if isinstance(pattern, ast.MatchSingleton):
+        return ast.Compare(_load(subject), [ast.Is()], [ast.Constant(pattern.value)])
+    if isinstance(pattern, ast.MatchClass) and not pattern.patterns and not pattern.kwd_patterns:
+        return ast.Call(_load("isinstance"), [_load(subject), pattern.cls], [])
+    if not isinstance(pattern, ast.MatchOr):
+        return None
+    parts = [_comparison(p, subject) for p in pattern.patterns]
+    known = [p for p in parts if p is not None]
+    return ast.BoolOp(ast.Or(), list(known)) if len(known) == len(parts) else None
+
+
+def _assign(name: str, value: ast.expr, at: ast.AST) -> ast.stmt:
+    return ast.copy_location(ast.Assign([_store(name)], value), at)
+
+
+def _load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _store(name: str) -> ast.Name:
+    return ast.Name(name, ast.Store())
