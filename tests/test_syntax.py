@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import importlib.util
+import math
 import os
 import pty
 import re
@@ -723,6 +724,43 @@ FUNCTIONS = [
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_syntax_means_what_python_means(function: Callable[..., Any], x: np.ndarray) -> None:
     check_as_plain(function, x)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int8, np.uint16, np.int64, float, int])
+def test_math_computes_with_doubles(kind: type) -> None:
+    def functions(x: Any, y: Any) -> Any:
+        roots = math.sqrt(x), math.hypot(x, y, 1), math.atan2(x, y), math.pow(x, y)
+        others = math.sin(x), math.erf(x), math.degrees(x), math.floor(x), math.dist([x, y], [y, x])
+        return *roots, *others, math.isclose(x, 2 * y / 3), math.copysign(x, -1)
+
+    x, y = kind(2), kind(3)
+    found, expected = dsl.jit(functions)(x, y), functions(x, y)
+    assert [type(v) for v in found] == [type(v) for v in expected]
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+def test_math_takes_whole_numbers() -> None:
+    f = lambda a, b, c: (math.gcd(a, b, c), math.lcm(a, b, c), math.isqrt(a))
+    for numbers in [(12, 18, 8), (np.int8(100), np.int8(75), np.int8(3))]:
+        assert dsl.jit(f)(*numbers) == f(*numbers)
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        dsl.jit(f)(1.0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "n", [0, 15, 16, 2**31 - 1, 2**62 - 1, 2**62, 3037000499**2 - 1, 2**63 - 1]
+)
+def test_isqrt_is_exact(n: int) -> None:
+    assert dsl.jit(lambda n: math.isqrt(n))(n) == math.isqrt(n)
+
+
+def test_math_refuses_arrays_and_complex_numbers() -> None:
+    with pytest.raises(TypeError, match="only 0-dimensional arrays"):
+        dsl.jit(lambda x: math.sqrt(x))(np.ones(3))
+    with pytest.raises(TypeError, match="must be real number, not complex"):
+        dsl.jit(lambda x: math.sqrt(x))(1j)
+    with pytest.raises(ValueError, match="math domain error"):
+        dsl.jit(lambda n: math.isqrt(n))(-4)
 
 
 def test_jit_of_lambdas_on_one_line() -> None:

@@ -1051,6 +1051,8 @@ def _to_number(kind: type, dtype: np.dtype) -> Callable[..., Any]:
             return kind(known)
         if any(d != 1 for d in x.type.shape):
             raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+        if x.kind is Kind.PYTHON and x.dtype.kind == "c" and dtype.kind != "c":
+            raise TypeError(f"{kind.__name__}() argument must be a real number, not 'complex'")
         return fresh(cast(read(x.reshape(())), dtype), Kind.PYTHON)
 
     return convert_
@@ -1301,7 +1303,7 @@ def _ndenumerate(x: Any) -> Any:
 _DOMAINS: dict[str, Callable[[Any], Any]] = {
     "sqrt": lambda x: ~(x < 0), "log": lambda x: ~(x <= 0), "log2": lambda x: ~(x <= 0), "log10": lambda x: ~(x <= 0),
     "log1p": lambda x: ~(x <= -1), "asin": lambda x: ~(np.absolute(x) > 1), "acos": lambda x: ~(np.absolute(x) > 1),
-    "acosh": lambda x: ~(x < 1), "atanh": lambda x: ~(np.absolute(x) >= 1),
+    "acosh": lambda x: ~(x < 1), "atanh": lambda x: ~(np.absolute(x) >= 1), "isqrt": lambda x: x >= 0,
 }  # fmt: skip
 
 
@@ -1314,15 +1316,35 @@ def _check_domain(name: str, x: Any) -> None:
         )
 
 
-def _math(name: str, ufunc: Callable[..., Any]) -> None:
+def _as_float(x: Any) -> Any:
+    """Return an operand of a function of `math`, which computes with doubles, whatever the dtype."""
+    return _BUILTINS[float](x)
+
+
+def _as_index(x: Any) -> Any:
+    """Return an operand that `math` takes as a Python integer."""
+    if isinstance(x, Traced) and x.dtype.kind not in "biu":
+        raise TypeError(f"'{_type(x).__name__}' object cannot be interpreted as an integer")
+    return _BUILTINS[int](x)
+
+
+def _as_number(x: Any) -> Any:
+    """Return an operand that `math` rounds: a Python integer or float."""
+    whole = isinstance(x, Traced) and x.dtype.kind in "biu"
+    return _as_index(x) if whole else _as_float(x)
+
+
+def _math(name: str, ufunc: Callable[..., Any], *takes: Callable[[Any], Any]) -> None:
+    """Let a function of `math` be traced as one of what `takes` makes of each operand, the last of all that follow."""
     plain = getattr(math, name)
 
     def apply(*args: Any) -> Any:
         if not has_traced(args):
             return plain(*args)
-        _check_domain(name, args[0])
-        result = ufunc(*args)
-        return fresh(read(result), Kind.PYTHON)
+        kinds = itertools.chain(takes, itertools.repeat(takes[-1] if takes else _as_float))
+        numbers = [as_kind(x) for as_kind, x in zip(kinds, args)]
+        _check_domain(name, numbers[0])
+        return fresh(read(lift(ufunc(*numbers))), Kind.PYTHON)
 
     _BUILTINS[plain] = apply
 
@@ -1341,7 +1363,6 @@ for _name in [
     "cosh",
     "tanh",
     "fabs",
-    "hypot",
     "copysign",
     "degrees",
     "radians",
@@ -1355,32 +1376,42 @@ for _name in [
         _math(_name, getattr(np, _name))
 for _name, _target in {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2, "asinh": np.arcsinh, "acosh": np.arccosh,
-    "atanh": np.arctanh, "pow": np.power, "fmod": np.fmod, "gcd": np.gcd,
+    "atanh": np.arctanh, "pow": np.power, "fmod": np.fmod,
 }.items():  # fmt: skip
     _math(_name, _target)
 for _name, _target in {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}.items():
-    _math(_name, lambda x, f=_target: lift(f(x)).astype(np.int64))
+    _math(_name, lambda x, f=_target: lift(f(x)).astype(np.int64), _as_number)
 _math("log", lambda x, base=None: np.log(x) if base is None else np.log(x) / np.log(base))
 _math("erf", lambda x: _scipy_ufunc(types.SimpleNamespace(__name__="erf"))(x))  # type: ignore[arg-type,misc]
 _math("erfc", lambda x: _scipy_ufunc(types.SimpleNamespace(__name__="erfc"))(x))  # type: ignore[arg-type,misc]
 _math("lgamma", lambda x: _scipy_ufunc(types.SimpleNamespace(__name__="lgamma"))(x))  # type: ignore[arg-type,misc]
-_math("lcm", np.lcm)
-_math("ldexp", np.ldexp)
+_math("gcd", lambda *numbers: functools.reduce(np.gcd, numbers), _as_index)
+_math("lcm", lambda *numbers: functools.reduce(np.lcm, numbers), _as_index)
+_math("hypot", lambda *sides: functools.reduce(np.hypot, sides, 0.0))
+_math("ldexp", np.ldexp, _as_float, _as_index)
 _math("nextafter", np.nextafter)
+
+
+def _isqrt(n: Any) -> Any:
+    """The root of an integer: that of the nearest double may be one too large or too small."""
+    root = np.floor(np.sqrt(n)).astype(np.int64)
+    root = root - (root > n // np.maximum(root, 1))
+    return root + (root + 1 <= n // (root + 1))
 
 
 def _isclose(a: Any, b: Any, *, rel_tol: float = 1e-09, abs_tol: float = 0.0) -> Any:
     if not has_traced((a, b, rel_tol, abs_tol)):
         return math.isclose(a, b, rel_tol=rel_tol, abs_tol=abs_tol)
+    a, b = lift(_as_float(a)), lift(_as_float(b))
     largest = np.maximum(np.absolute(a), np.absolute(b))
-    near = np.absolute(lift(a) - b) <= np.maximum(rel_tol * largest, abs_tol)
-    return fresh(read((lift(a) == b) | (near & np.isfinite(largest))), Kind.PYTHON)
+    near = np.absolute(a - b) <= np.maximum(rel_tol * largest, abs_tol)
+    return fresh(read((a == b) | (near & np.isfinite(largest))), Kind.PYTHON)
 
 
 def _dist(p: Any, q: Any) -> Any:
     if not has_traced((p, q)):
         return math.dist(p, q)
-    apart = _FUNCTIONS["asarray"](p) - _FUNCTIONS["asarray"](q)
+    apart = _FUNCTIONS["asarray"](p, float) - _FUNCTIONS["asarray"](q, float)
     return fresh(read(np.sqrt(_FUNCTIONS["sum"](apart * apart))), Kind.PYTHON)
 
 
@@ -1429,5 +1460,5 @@ def _nditer(x: Any, *args: Any, **kwargs: Any) -> Any:
 
 _BUILTINS.update({np.fromiter: _fromiter, np.nditer: _nditer})
 _BUILTINS.update({math.isclose: _isclose, math.dist: _dist, math.prod: _prod, math.fsum: _fsum})
-_math("isqrt", lambda x: np.floor(np.sqrt(x)).astype(np.int64))
+_math("isqrt", _isqrt, _as_index)
 _ = (BOOL, Storage, indexing, ufuncs)
