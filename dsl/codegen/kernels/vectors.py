@@ -33,6 +33,11 @@ def fits_registers(extent: Operand, one: int) -> bool:
     return isinstance(extent, int) and extent % one == 0 and 1 <= extent // one <= _STAYING
 
 
+def has_masks(size: int) -> bool:
+    """Tell whether this CPU loads and stores some lanes of a vector with elements of a size: AVX-512 does, AVX for larger ones."""
+    return register_bytes() == 64 or (register_bytes() == 32 and size >= 4)
+
+
 class Recorded(NamedTuple):
     """A loop's body: what is known of it, its counter, and its lines."""
 
@@ -115,7 +120,7 @@ class VectorLoops(Space):
             self.wide_step(fn, loop, extent, low)
             return
         many = one * self.registers(loop.body, one, extent)
-        masks = register_bytes() == 64 or loop.body.smallest >= 4  # which AVX2 has for these alone
+        masks = has_masks(loop.body.smallest)
         # A thread has many elements: what remains is little, and routines for one register would be compiled for it.
         share = isinstance(low, Value) and not self.inner and loop.body.calls and not masks
         for lanes in (many,) if many == one or share else (many, one):
