@@ -5,6 +5,8 @@ The programs are in `tests/ranks/`. Further down are tests of one rank in this p
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mpirun
 import numpy as np
 import pytest
@@ -67,13 +69,29 @@ def test_ranks_in_different_collectives_all_say_what_each_does() -> None:
         ("message", ["rank 0 sends f64[300000], and rank 1 expects f32[3]", "rank 0: send(dest=1", "rank 1: recv("]),
         ("gradients", ["rank 0: all_reduce_start(mean) of f64[3]", "rank 1: all_reduce_start(mean) of f64[4]"]),
         ("raises", ["PeerError: rank 1 ended with an exception: ValueError: no such luck"]),
+        ("step", ["rank 0: a step of `placed`", "rank 1: all_reduce(sum) of f64[3] at"]),
+        ("no_step", ["MismatchError: rank 1 has ended", "rank 0: a step of `placed`"]),
+        ("table", ["rank 0: ShardedEmbedding.lookup of 5 x 2", "rank 1: ShardedEmbedding.update of 5 x 2"]),
+        ("no_lookup", ["rank 0: ShardedEmbedding.lookup of 5 x 2 float32 (mod) at", "rank 1: barrier at"]),
+        ("checkpoint", ["rank 0: the tree of a checkpoint at", "rank 1: whether all ranks have restored at"]),
+        ("no_worker", ["MismatchError: rank 1 has ended", "rank 0: ParameterServer.train, for a message of workers at"]),
+        ("no_server", ["rank 0: a step of `graph` for rank 0", "rank 1: barrier at", "`dsl.parallel.serve(graph)`"]),
     ],
 )  # fmt: skip
-def test_ranks_that_cannot_go_on_end_with_an_error(case: str, words: list[str]) -> None:
-    found = mpirun.run("mismatches", 2, case, deadline=60)
+def test_ranks_that_cannot_go_on_end_with_an_error(
+    case: str, words: list[str], tmp_path: Path
+) -> None:
+    found = mpirun.run("mismatches", 2, case, str(tmp_path / "set"), deadline=60)
     assert found.status != 0
     for word in words:
         assert word in found.err, found.err
+
+
+@on_ranks
+def test_who_serves_a_session_that_nobody_closes_ends_with_its_client() -> None:
+    found = mpirun.run("mismatches", 2, "left_open", deadline=30)
+    found.check()
+    assert found.out.count("well") == 2
 
 
 @on_ranks

@@ -15,7 +15,7 @@ from typing import Any
 
 from dsl.codegen.cuda.devices import own_index
 from dsl.config import config
-from dsl.errors import PeerError, UnsupportedError
+from dsl.errors import DeadlineError, PeerError, UnsupportedError
 from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph
@@ -25,7 +25,7 @@ from dsl.ir.remote import Remote
 from dsl.mpi.agreement import agree
 from dsl.mpi.pulse import beat
 from dsl.mpi.rendezvous import Edges, Exchange, RankRendezvous
-from dsl.mpi.shared import transport
+from dsl.mpi.shared import transport, waits
 from dsl.mpi.world import world
 from dsl.passes.lower_spanning import lower_spanning
 from dsl.passes.partition import partition
@@ -100,7 +100,7 @@ class OverRanks:
         self.name, self.types = graph.name, [v.type for v in graph.results]
         self.whole = partition(placed)
         self.whole.check_complete()
-        agree(f"the graph of `{graph.name}`", placed.text, config.mpi_timeout)
+        agree(f"the graph of `{graph.name}`", placed.text)
         self.number = next(_serial)
         self.edges = Edges(
             node.attrs["key"]
@@ -121,7 +121,10 @@ class OverRanks:
         """Run this rank's parts of one step."""
         with self._lock:
             step = next(self._steps)
-        meeting = RankRendezvous(exchange(), self.number, step, self.edges)
+        meeting = RankRendezvous(
+            exchange(), self.number, step, self.edges,
+            what=f"`{self.name}`", parts=len(self.local.parts),
+        )  # fmt: skip
         here = copy.copy(environment)
         if here.timeout is None:
             here.timeout = config.mpi_timeout
@@ -132,6 +135,8 @@ class OverRanks:
         except PeerError:
             raise
         except BaseException as error:
+            if isinstance(error, DeadlineError):
+                error.message += f"\n{waits().describe(meeting.call)}"
             exchange().tell(meeting, error)
             raise
         finally:

@@ -266,7 +266,7 @@ class _Waiting:
         self,
         timeout: float | None,
         cancelled: Callable[[], bool] | None,
-        poll: Callable[[], object] | None = None,
+        poll: Callable[[int], object] | None = None,
     ) -> None:
         self.over: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
         self.open: dict[int, tuple[Handed, int, int, Cancel]] = {}
@@ -308,20 +308,26 @@ class _Waiting:
     def next(self, block: bool) -> tuple[Handed, int, int, Sequence[Any]] | None:
         """Return something that is over; if nothing is, wait for it or return None."""
         while self.open:
-            try:
-                number, error, outputs = self.over.get(block and self.poll is None, timeout=_WAIT)
-            except queue.Empty:
-                if not block:
-                    return None
+            found = self._take(block and self.poll is None)
+            if found is None and not block:
+                return None
+            if found is None:
                 if self.poll is not None:
-                    self.poll()
+                    self.poll(len(self.open))
                 self.check()
                 continue
+            number, error, outputs = found
             handed, unit, iteration, _ = self.open.pop(number)
             if error is not None:
                 raise with_place(error, handed.unit.node)
             return handed, unit, iteration, outputs
         return None
+
+    def _take(self, block: bool) -> tuple[int, Any, Any] | None:
+        try:
+            return self.over.get(block, timeout=_WAIT)
+        except queue.Empty:
+            return None
 
     def drain(self) -> None:
         """Cancel everything, and wait until it is over."""

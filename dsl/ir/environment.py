@@ -52,8 +52,8 @@ class QueueLike(Protocol):
 class Rendezvous(Protocol):
     """Where tokens that go from device to device meet whoever waits for them. A key is met once.
 
-    One that reaches other processes has a method `poll()` too, which who waits calls again and again: it moves messages, and rests
-    for a moment if there are none.
+    One that reaches other processes has a method `poll(begun)` too, which who waits, for so many things, calls again and again: it
+    moves messages, and rests for a moment if there are none.
     """
 
     def send(self, key: Any, token: Any) -> None:

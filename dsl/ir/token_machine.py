@@ -442,17 +442,23 @@ class _Waiting:
     def next(self) -> tuple[Node, _Iteration, Sequence[Any]]:
         """Wait for something to be over, and return it."""
         while True:
-            try:
-                number, error, outputs = self.over.get(self.poll is None, timeout=0.02)
-            except queue.Empty:
+            found = self._take()
+            if found is None:
                 if self.poll is not None:
-                    self.poll()
+                    self.poll(len(self.open))
                 self.check()
                 continue
+            number, error, outputs = found
             node, iteration, _ = self.open.pop(number)
             if error is not None:
                 raise with_place(error, node)
             return node, iteration, outputs
+
+    def _take(self) -> tuple[int, Any, Any] | None:
+        try:
+            return self.over.get(self.poll is None, timeout=0.02)
+        except queue.Empty:
+            return None
 
     def drain(self) -> None:
         """Cancel everything, and wait until it is over."""

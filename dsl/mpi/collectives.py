@@ -27,7 +27,7 @@ from dsl.mpi.board import PIECE, Board, make_board
 from dsl.mpi.buffers import Buffers
 from dsl.mpi.messages import Record
 from dsl.mpi.reducing import UFUNCS, finished, operator, prepared
-from dsl.mpi.shared import transport
+from dsl.mpi.shared import transport, waits
 from dsl.mpi.waiting import Call, Waits
 from dsl.mpi.world import world
 
@@ -190,7 +190,7 @@ class Ranks:
         self.size: int = here.size
         self.lock = threading.RLock()
         self.buffers = Buffers()
-        self.waits = Waits(transport())
+        self.waits = waits()
         self.meeting = Meeting(here.collective, self.waits)
         self.behind = Behind(Meeting(here.behind, self.waits), here.threads)
         self._serial = 0

@@ -19,7 +19,9 @@ from dsl.ir.environment import Cancel, Done
 from dsl.ir.token_machine import DEAD
 from dsl.mpi import messages, pulse
 from dsl.mpi.messages import Record
+from dsl.mpi.shared import waits
 from dsl.mpi.transport import Transport
+from dsl.mpi.waiting import Call, Watch
 
 __all__ = ["TOKEN", "Edges", "Exchange", "RankRendezvous"]
 
@@ -90,14 +92,24 @@ class Edges:
 
     def __init__(self, keys: Iterable[str]) -> None:
         self.numbers = {key: k for k, key in enumerate(sorted(keys))}
-        self.targets = {key: DeviceName.parse(key.split(";")[1]).rank or 0 for key in self.numbers}
+        self.targets = {key: _rank(key.split(";")[1]) for key in self.numbers}
+        self.sources = [_rank(key.split(";")[0]) for key in self.numbers]  # by number
+
+
+def _rank(device: str) -> int:
+    return DeviceName.parse(device).rank or 0
 
 
 class RankRendezvous:
     """The rendezvous of one step of a graph."""
 
-    def __init__(self, exchange: Exchange, graph: int, step: int, edges: Edges) -> None:
+    def __init__(
+        self, exchange: Exchange, graph: int, step: int, edges: Edges, *, what: str = "a graph",
+        parts: int = 1,
+    ) -> None:  # fmt: skip
         self.exchange, self.number = exchange, (graph, step)
+        self.call, self.parts = Call(f"a step of {what}", None, step), parts
+        self._watch: Watch | None = None
         self.transport, self.edges = exchange.transport, edges
         self._tokens: dict[Any, Any] = {}
         self._waiting: dict[Any, Done] = {}
@@ -137,10 +149,25 @@ class RankRendezvous:
             done(None, [token])
         return lambda: self._cancel(place)
 
-    def poll(self) -> None:
-        """Move messages; rest for a moment if there are none."""
+    def poll(self, begun: int = 0) -> None:
+        """Move messages; rest for a moment if there are none. Who waits says for how many things."""
         pulse.waits(_TOKENS)
-        self.transport.poll()
+        if not self.transport.poll():
+            self._look(begun)
+
+    def _look(self, begun: int) -> None:
+        """Raise if the ranks that tokens must come from have ended, or wait for something else.
+
+        What else this rank does, on other devices or with queues, may still bring tokens; then nobody is told that it waits.
+        """
+        with self._lock:
+            if not self._waiting:
+                return
+            edges, surely = {place[0] for place in self._waiting}, begun <= len(self._waiting)
+            self._watch = self._watch or waits().watch(self.call)
+            watch = self._watch
+        ranks = {self.edges.sources[edge] for edge in edges}
+        watch.look(ranks - {self.transport.rank}, surely=surely and self.parts == 1)
 
     def flush(self) -> None:
         """Let what was sent go."""
@@ -151,6 +178,7 @@ class RankRendezvous:
     def arrived(self, place: Any, token: Any) -> None:
         """Take a token in."""
         with self._lock:
+            self._watch = None
             done = self._waiting.pop(place, None)
             if done is None:
                 self._tokens[place] = token

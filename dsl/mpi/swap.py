@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsl.mpi.agreement import wait
+from dsl.mpi.agreement import meet, wait
 from dsl.mpi.world import world
 
 __all__ = ["swap"]
 
 
-def swap(parts: Sequence[np.ndarray], what: str, timeout: float | None = None) -> list[np.ndarray]:
+def swap(parts: Sequence[np.ndarray], what: str) -> list[np.ndarray]:
     """Send `parts[k]` to rank k and return what each rank sent here; parts differ in their first dim only."""
     here = world()
     if here.size == 1:
@@ -21,15 +21,16 @@ def swap(parts: Sequence[np.ndarray], what: str, timeout: float | None = None) -
     width = int(np.prod(row, dtype=np.int64)) * parts[0].itemsize
     counts = np.array([len(part) for part in parts], np.int64)
     incoming = np.empty_like(counts)
-    wait(here.control.Ialltoall(counts, incoming), what, timeout)
+    comm = meet(what)
+    wait(comm.Ialltoall(counts, incoming), what)
     sent = np.ascontiguousarray(np.concatenate(parts)).reshape(-1).view(np.uint8)
     found = np.empty((int(incoming.sum()), *row), parts[0].dtype)
     flat = found.reshape(-1).view(np.uint8)
-    request = here.control.Ialltoallv(
+    request = comm.Ialltoallv(
         [sent, (counts * width, _starts(counts) * width)],
         [flat, (incoming * width, _starts(incoming) * width)],
     )
-    wait(request, what, timeout)
+    wait(request, what)
     return np.split(found, np.cumsum(incoming)[:-1])
 
 

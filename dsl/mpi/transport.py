@@ -235,6 +235,10 @@ class Transport:
         """Make every later call raise, and every wait end."""
         self.failure = self.failure or error
 
+    def is_receiving(self) -> bool:
+        """Tell whether the bytes of a large array are on their way here."""
+        return bool(self._arriving)
+
     def drain(self, seconds: float) -> None:
         """Let what is being sent go out, for at most so long."""
         end = time.monotonic() + seconds

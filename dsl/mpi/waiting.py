@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dsl.mpi.messages import Record
     from dsl.mpi.transport import Transport
 
-__all__ = ["Call", "Waits"]
+__all__ = ["Call", "Waits", "Watch"]
 
 WAITING, ENDED, STUCK = range(30, 33)  # kinds of records
 GRACE = 2.0
@@ -90,27 +90,19 @@ class Waits:
         self, call: Call, soon: Callable[[Callable[[], bool]], bool], done: Callable[[], bool],
         ranks: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
-        self._count += 1
-        needed = self.others if ranks is None else ranks
-        patience, start = Patience(self.transport.size), time.monotonic()
-        due = start + GRACE
+        watch, patience = self.watch(call), Patience(self.transport.size)
         while not done():
             self._move()
-            now = time.monotonic()
             if soon(done):
                 return
-            self._check_ended(call, needed)
-            if now < due:
+            if not watch.look(self.others if ranks is None else ranks):
                 patience.rest()
-                continue
-            due = now + GRACE
-            self._tell(call, now)
-            if now - start > config.mpi_timeout:
-                raise DeadlineError(
-                    f"rank {self.transport.rank} gave up after {now - start:.0f} s\n{self._all(call)}",
-                    location=call.where,
-                    remedy="every rank must make the same calls in the same order; DSL_MPI_TIMEOUT sets how long they wait",
-                )
+
+    def watch(self, call: Call, seconds: float | None = None) -> Watch:
+        """Begin to wait for others, for those who look for messages themselves; by default as long as the option says."""
+        self.last = call
+        self._count += 1
+        return Watch(self, call, self._count, config.mpi_timeout if seconds is None else seconds)
 
     def _soon_moving(self, done: Callable[[], bool]) -> bool:
         """Look some times, as `_soon` does, for what messages bring."""
@@ -129,9 +121,9 @@ class Waits:
         if self.news is not None:
             raise self.news from None
 
-    def _tell(self, call: Call, now: float) -> None:
+    def tell(self, call: Call, number: int, now: float) -> None:
         """Say what this rank waits for; if all wait for ever, say that."""
-        self._send(WAITING, self._count, str(call))
+        self._send(WAITING, number, str(call))
         if self._nobody_moves(call, now):
             self.fail("the ranks wait for different things, and will for ever", call)
 
@@ -140,22 +132,23 @@ class Waits:
             r for rank, r in self.reports.items()
             if rank not in self.ended and r.times >= 2 and now - r.last < 2 * GRACE
         ]  # fmt: skip
-        texts = {r.text.partition(" at ")[0] for r in fresh}
+        texts = {r.text.partition(" at ")[0].partition(" (call ")[0] for r in fresh}
         everybody = len(fresh) + len(self.ended) == len(self.others)
         return everybody and texts != {call.what}
 
-    def _check_ended(self, call: Call, needed: Sequence[int]) -> None:
+    def check_ended(self, call: Call, needed: Iterable[int]) -> None:
+        """Raise if one of some ranks has ended, here and on all ranks that wait."""
         for rank in needed:
             if rank in self.ended:
                 self.fail(f"rank {rank} has ended", call)
 
     def fail(self, why: str, call: Call) -> NoReturn:
         """Raise a MismatchError here and on all ranks that wait."""
-        text = f"{why}\n{self._all(call)}"
+        text = f"{why}\n{self.describe(call)}"
         self._send(STUCK, 0, text)
         raise _mismatch(text, call.where)
 
-    def _all(self, call: Call) -> str:
+    def describe(self, call: Call) -> str:
         """Say what each rank waits for, as far as is known."""
         lines = {self.transport.rank: str(call)}
         lines |= {rank: report.text for rank, report in self.reports.items()}
@@ -194,6 +187,41 @@ class Waits:
             self.transport.drain(1.0)
         except Exception:
             return
+
+
+class Watch:
+    """One wait: says now and then what it is for, and raises when it is in vain."""
+
+    def __init__(self, waits: Waits, call: Call, number: int, seconds: float) -> None:
+        self.waits, self.call, self.number, self.seconds = waits, call, number, seconds
+        self.start = time.monotonic()
+        self.due = self.start + GRACE
+
+    def look(self, ranks: Iterable[int], *, surely: bool = True) -> bool:
+        """Raise if one of the `ranks` that are needed has ended, if all ranks wait, or if the time is over.
+
+        Tell whether anything was said to others. Nothing is unless this rank `surely` does nothing else meanwhile.
+        """
+        if self.waits.news is not None:
+            raise self.waits.news
+        if not self.waits.transport.is_receiving():  # what comes may be what is waited for
+            self.waits.check_ended(self.call, ranks)
+        now = time.monotonic()
+        if now < self.due:
+            return False
+        self.due = now + GRACE
+        if surely and not self.waits.transport.is_receiving():
+            self.waits.tell(self.call, self.number, now)
+        if now - self.start > self.seconds:
+            self._give_up(now - self.start)
+        return True
+
+    def _give_up(self, seconds: float) -> NoReturn:
+        raise DeadlineError(
+            f"rank {self.waits.transport.rank} gave up after {seconds:.0f} s\n{self.waits.describe(self.call)}",
+            location=self.call.where,
+            remedy="every rank must make the same calls in the same order; DSL_MPI_TIMEOUT sets how long they wait",
+        )
 
 
 def _soon(done: Callable[[], bool]) -> bool:

@@ -31,7 +31,9 @@ from dsl.checkpoints.store import Path, remove_abandoned
 from dsl.checkpoints.tree import Parts, names, take_apart
 from dsl.config import config
 from dsl.errors import CheckpointError, ConfigError, CorruptCheckpointError, MissingCheckpointError
+from dsl.frontend.scopes import here
 from dsl.frontend.trees import flatten, unflatten
+from dsl.ir.communicator import at_location
 from dsl.logs import log, warn
 from dsl.mpi import pulse
 from dsl.mpi.agreement import agree, gather_bytes
@@ -86,7 +88,8 @@ def _everyone(own: np.ndarray, what: str) -> np.ndarray:
     """Return the bytes of all ranks, one row each."""
     if world().size == 1:
         return own[None]
-    return gather_bytes(own, what, config.mpi_timeout).reshape(world().size, -1)
+    with at_location(here()):
+        return gather_bytes(own, what).reshape(world().size, -1)
 
 
 def _raise_together(verb: str, error: BaseException | None) -> None:
@@ -135,14 +138,16 @@ class _Draft:
     """A set that is being saved: what is in this rank's file, and what the index will say."""
 
     def __init__(self, path: Path, tree: Any, metadata: Any, copy: bool) -> None:
-        here = world()
-        self.path, self.rank, self.ranks = os.path.abspath(path), here.rank, here.size
+        everybody = world()
+        self.path = os.path.abspath(path)
+        self.rank, self.ranks = everybody.rank, everybody.size
         expanded = _expand(tree)
         parts = take_apart(expanded)
         self.leaves = _dealt_out(parts, _shards(expanded), self.ranks)
-        if here.size > 1:
+        if self.ranks > 1:
             told = _described(parts.description, self.leaves)
-            agree("the tree of a checkpoint", told, config.mpi_timeout)
+            with at_location(here()):
+                agree("the tree of a checkpoint", told)
         own = {n: a for n, a in parts.arrays.items() if self.leaves[n].file in (None, self.rank)}
         self.arrays = {n: np.array(a) for n, a in own.items()} if copy else own
         self.word = _word()

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dsl.config import config
 from dsl.errors import ConfigError, IndexTypeError, ShapeError
+from dsl.frontend.scopes import here
+from dsl.ir.communicator import at_location
 from dsl.mpi.swap import swap
 from dsl.mpi.world import world
 from dsl.optim.optimizer import Optimizer
@@ -53,10 +54,9 @@ class ShardedEmbedding:
         wanted = self._checked(ids)
         flat = wanted.reshape(-1)
         order, places = self._partition(flat)
-        asked = swap(places, "an embedding's lookup", config.mpi_timeout)
-        found = swap(
-            [self.table[rows] for rows in asked], "an embedding's rows", config.mpi_timeout
-        )
+        with at_location(here()):
+            asked = swap(places, self._words("lookup"))
+            found = swap([self.table[rows] for rows in asked], self._words("rows"))
         result = np.empty((len(flat), self.width), self.dtype)
         result[order] = np.concatenate(found)
         return result.reshape(*wanted.shape, self.width)
@@ -76,9 +76,9 @@ class ShardedEmbedding:
         order, places = self._partition(wanted.reshape(-1))
         rows = values.reshape(-1, self.width)[order]
         cuts = np.cumsum([len(p) for p in places])[:-1]
-        what = "an embedding's update"
-        indices = np.concatenate(swap(places, what, config.mpi_timeout))
-        sent = np.concatenate(swap(np.split(rows, cuts), what, config.mpi_timeout))
+        with at_location(here()):
+            indices = np.concatenate(swap(places, self._words("update")))
+            sent = np.concatenate(swap(np.split(rows, cuts), self._words("gradients")))
         if len(indices):
             grads = Rows(indices, sent, self.table.shape)
             self.optimizer.apply(grads, self.state, self.table)
@@ -94,6 +94,12 @@ class ShardedEmbedding:
         if found.min() < 0 or found.max() >= self.rows:
             raise IndexError(f"ids must be from 0 to {self.rows - 1}")
         return found.astype(np.int64)
+
+    def _words(self, verb: str) -> str:
+        """Say what ranks do, which must be the same on all of them."""
+        return (
+            f"ShardedEmbedding.{verb} of {self.rows} x {self.width} {self.dtype} ({self.strategy})"
+        )
 
     def _partition(self, flat: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the positions of ids by owner, and for each owner the places of its rows."""

@@ -10,19 +10,19 @@ All ranks call `train`. The last value of the parameters, the same on all ranks,
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dsl.config import config
-from dsl.errors import ConfigError, DeadlineError
+from dsl.errors import ConfigError
+from dsl.frontend.scopes import here
 from dsl.frontend.trees import flatten, unflatten
-from dsl.mpi import pulse
+from dsl.ir.location import Location
 from dsl.mpi.messages import Record
-from dsl.mpi.shared import transport
+from dsl.mpi.shared import transport, waits
+from dsl.mpi.waiting import Call
 from dsl.mpi.world import world
 from dsl.optim.optimizer import Optimizer
 from dsl.transforms.gradients import value_and_grad
@@ -59,6 +59,8 @@ class ParameterServer:
         self.losses: list[float] = []
         self._compute = value_and_grad(loss)
         self._number = next(_serial)
+        self._where: Location | None = None
+        self._partners: list[int] = []  # who has not ended before this rank has its last message
         self._box = _mailbox()
 
     @property
@@ -68,6 +70,7 @@ class ParameterServer:
 
     def train(self, batches: Iterable[tuple[Any, ...]], steps: int) -> Any:
         """Run until the server has done `steps` updates; workers take batches, the server none."""
+        self._where = here()
         if self.world.size == 1:
             return self._train_alone(batches, steps)
         if self.world.rank == self.server:
@@ -79,6 +82,7 @@ class ParameterServer:
     # -- the worker ---------------------------------------------------------------------------------------------------
 
     def _work(self, batches: Iterable[tuple[Any, ...]]) -> None:
+        self._partners = [self.server]
         step = 0
         for batch in batches:
             value, grads = self._compute(self.params, *batch)
@@ -119,6 +123,7 @@ class ParameterServer:
         waiting: set[int] = set()
         gone: set[int] = set()
         workers = {r for r in range(self.world.size) if r != self.server}
+        self._partners = sorted(workers)
         while self.counts.steps < steps and gone != workers:
             found = self._gradients()
             if found is None:
@@ -173,6 +178,7 @@ class ParameterServer:
             self._stop(worker)
             left.discard(worker)
         while left:
+            self._partners = sorted(left)
             found = self._gradients()
             worker = self._left if found is None else found[0]
             if found is not None:
@@ -196,19 +202,19 @@ class ParameterServer:
         transport().flush()
 
     def _next(self, *kinds: int, source: int | None = None) -> Record:
-        end = time.monotonic() + config.mpi_timeout
-        who = "the server" if self.world.rank != self.server else "the workers"
-        pulse.waits(who)
-        while True:
-            found = self._box.take(self._number, kinds, source)
-            if found is not None:
-                pulse.beat(f"a message of {who}")
-                return found
-            transport().poll()
-            if time.monotonic() > end:
-                raise DeadlineError(
-                    f"rank {self.world.rank} heard nothing of {who} for {config.mpi_timeout} s"
-                )
+        who = "the server" if self.world.rank != self.server else "workers"
+        call = Call(
+            f"{type(self).__name__}.train, for a message of {who}", self._where, self._number
+        )
+        found: list[Record] = []
+
+        def has_come() -> bool:
+            record = None if found else self._box.take(self._number, kinds, source)
+            found.extend([] if record is None else [record])
+            return bool(found)
+
+        waits().until(call, has_come, self._partners, moving=True)
+        return found[0]
 
     def _train_alone(self, batches: Iterable[tuple[Any, ...]], steps: int) -> Any:
         state = self.optimizer.init(self.params)

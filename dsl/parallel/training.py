@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from dsl.compile import Compiled
-from dsl.config import config
 from dsl.errors import MismatchError
 from dsl.frontend.runtime import call
-from dsl.frontend.scopes import current_scope
+from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import Traced, lift, read
 from dsl.frontend.trees import flatten, leaves_with_paths
+from dsl.ir.communicator import at_location
 from dsl.ir.ops.state import known_error
 from dsl.mpi.agreement import agree
 from dsl.mpi.pulse import beat
@@ -103,11 +103,11 @@ class DataParallel:
             lines += [
                 f"{path}: {_fingerprint(leaf)}" for path, leaf in leaves_with_paths(tree, name)
             ]
-        agree(
-            "data-parallel training must start alike (DataParallel.init shares parameters)",
-            "\n".join(lines),
-            config.mpi_timeout,
-        )
+        with at_location(here()):
+            agree(
+                "data-parallel training must start alike (DataParallel.init shares parameters)",
+                "\n".join(lines),
+            )
 
 
 def _fingerprint(leaf: Any) -> str:

@@ -13,6 +13,7 @@ import copy
 import functools
 import itertools
 import json
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dsl.config import config
-from dsl.errors import CancelledError, DeadlineError, PeerError
+from dsl.errors import CancelledError, DeadlineError, MismatchError, PeerError
 from dsl.executor.placed import runner_of
 from dsl.executor.ranks import asked_by, devices_of, exchange, names_over, refuse_collectives
 from dsl.ir.devices import DeviceName
@@ -33,7 +34,8 @@ from dsl.ir.text import parse
 from dsl.mpi import pulse
 from dsl.mpi.messages import Record
 from dsl.mpi.rendezvous import Edges, RankRendezvous
-from dsl.mpi.shared import transport
+from dsl.mpi.shared import transport, waits
+from dsl.mpi.waiting import Call, Watch
 from dsl.mpi.world import world
 from dsl.passes.lower_spanning import lower_spanning
 from dsl.passes.partition import partition
@@ -44,6 +46,7 @@ from dsl.runtime.parts import run_parts
 __all__ = ["RankStep", "say_bye", "serve"]
 
 REGISTER, BOUND, FEED, STEP, DONE, FAILED_STEP, ABORT, BYE = range(2, 10)  # kinds of records
+_REMEDY = "where one rank has a session, the others call `dsl.parallel.serve(graph)` meanwhile"
 _serial = itertools.count(1)
 
 
@@ -127,13 +130,20 @@ class RankStep:
             here.timeout = config.mpi_timeout
         asked = here.cancelled
         here.cancelled = lambda: waiting.error is not None or (asked is not None and asked())
-        meeting = RankRendezvous(exchange(), self.number, step, self.edges)
+        meeting = RankRendezvous(
+            exchange(), self.number, step, self.edges, what=_words(self.graph, self.me),
+            parts=len(self.local.parts),
+        )  # fmt: skip
         try:
             self._ask(step, args)
             found = self._run_here(args, here, meeting, waiting)
-            self._wait(waiting, here)
-        except BaseException:
+            self._wait(waiting, here, meeting.call)
+        except BaseException as error:
             self._abort(step, waiting)
+            if isinstance(error, DeadlineError):
+                error.message += f"\n{waits().describe(meeting.call)}"
+            if isinstance(error, (DeadlineError, MismatchError)):
+                error.remedy = _REMEDY
             raise
         finally:
             meeting.close()
@@ -169,11 +179,13 @@ class RankStep:
     def _run_one(self, graph: Graph, args: Sequence[Any], environment: Environment) -> Any:
         return self.runners[graph](args, environment)
 
-    def _wait(self, waiting: _Expected, here: Environment) -> None:
+    def _wait(self, waiting: _Expected, here: Environment, call: Call) -> None:
         end = time.monotonic() + (here.timeout or config.mpi_timeout)
         pulse.waits("servers to be done with a step")
+        watch = waits().watch(call, math.inf)
         while waiting.ranks and waiting.error is None:
             transport().poll()
+            watch.look(list(waiting.ranks))
             if here.cancelled is not None and here.cancelled() and waiting.error is None:
                 raise CancelledError("the step was cancelled")
             if time.monotonic() > end:
@@ -193,6 +205,10 @@ class RankStep:
 
     def close(self) -> None:
         """Nothing to give back: servers keep parts until their clients leave."""
+
+
+def _words(graph: Graph, client: int) -> str:
+    return f"`{graph.name}` for rank {client}"
 
 
 def _brought(graph: Graph, rank: int) -> Graph:
@@ -333,6 +349,7 @@ class _Server:
         self.known: dict[int, _Registered] = {}
         self.fed: dict[tuple[int, int], dict[int, Any]] = {}
         self.running: dict[tuple[int, int], threading.Event] = {}
+        self._watch: Watch | None = None
         for kind, handler in {
             REGISTER: self._register, BOUND: self._bound, FEED: self._feed, STEP: self._step,
             ABORT: self._abort,
@@ -341,9 +358,15 @@ class _Server:
 
     def run(self, name: str, clients: Sequence[int]) -> None:
         pulse.waits("clients")
+        call = Call(f"the clients of `{name}`", None, 1)
         wanted = {client: _byes().served(client, name) for client in clients}
-        while self.running or any(_byes().last(c, name) < n for c, n in wanted.items()):
+        while self.running or any(_is_there(c, name, n) for c, n in wanted.items()):
             transport().poll()
+            if (
+                not self.running
+            ):  # clients may compute for any time, but not wait for something else
+                self._watch = self._watch or waits().watch(call, math.inf)
+                self._watch.look(())
         transport().drain(1.0)
 
     def _register(self, source: int, record: Record) -> None:
@@ -373,6 +396,7 @@ class _Server:
         del self.fed[number, step]
         fed.pop(-1)
         stopped = self.running[number, step] = threading.Event()
+        self._watch = None
         known = self.known[number]
         if isinstance(known, Exception):
             self._answer(source, number, step, known)
@@ -388,7 +412,10 @@ class _Server:
         known = self.known[number]
         held = {**known.bound, **fed}
         args = [held.get(k) for k in range(1 + max(held, default=-1))]
-        meeting = RankRendezvous(exchange(), number, step, known.edges)
+        what = _words(next(iter(known.local.parts.values())).graph, source)
+        meeting = RankRendezvous(
+            exchange(), number, step, known.edges, what=what, parts=len(known.local.parts)
+        )
         environment = Environment(
             self.resources, meeting, self._services(), config.mpi_timeout, stopped.is_set
         )
@@ -422,6 +449,11 @@ class _Server:
         stopped = self.running.get((record.numbers[0], record.numbers[1]))
         if stopped is not None:
             stopped.set()
+
+
+def _is_there(client: int, name: str, number: int) -> bool:
+    """Tell whether a client may still ask for steps: its session is not closed, and its script has not ended."""
+    return _byes().last(client, name) < number and client not in waits().ended
 
 
 def serve(graph: Any, *, clients: Sequence[int] | None = None) -> None:

@@ -110,7 +110,83 @@ def gradients() -> None:
     parallel.reduce_gradients([np.zeros(3 + RANK)])
 
 
+@dsl.jit
+def placed(x):
+    with dsl.device("/rank:1/cpu:0"):
+        y = x + 1
+    with dsl.device("/rank:0/cpu:0"):
+        return y * 2
+
+
+def step() -> None:
+    """Rank 1 has no part in the second step any more."""
+    placed(np.zeros(3))
+    if RANK == 0:
+        placed(np.zeros(3))
+    else:
+        parallel.allreduce(np.zeros(3))
+
+
+def no_step() -> None:
+    placed(np.zeros(3))
+    if RANK == 0:
+        placed(np.zeros(3))
+
+
+def table() -> None:
+    table = parallel.ShardedEmbedding(5, 2, optimizer=dsl.optim.SGD(0.1))
+    if RANK == 0:
+        table.lookup([1])
+    else:
+        table.update([1], np.zeros((1, 2)))
+
+
+def no_lookup() -> None:
+    table = parallel.ShardedEmbedding(5, 2)
+    if RANK == 0:
+        table.lookup([1])
+    else:
+        parallel.barrier()
+
+
+def checkpoint() -> None:
+    if RANK == 0:
+        parallel.save(sys.argv[2], {"w": np.zeros(3)})
+    else:
+        parallel.restore(sys.argv[2])
+
+
+def no_worker() -> None:
+    training = parallel.ParameterServer(lambda w: (w**2).sum(), dsl.optim.SGD(0.1), np.zeros(2))
+    if RANK == 0:
+        training.train([], 5)
+
+
+def _on_rank_1() -> tuple[dsl.Graph, object]:
+    with dsl.Graph() as graph, dsl.device("/rank:1/cpu:0"):
+        return graph, dsl.Variable(1.0, name="v") + 1
+
+
+def no_server() -> None:
+    graph, tensor = _on_rank_1()
+    if RANK == 0:
+        dsl.Session(graph).run(tensor)
+    else:
+        parallel.barrier()
+
+
+def left_open() -> None:
+    """The script of the client ends, and nobody has closed its session."""
+    graph, tensor = _on_rank_1()
+    if RANK == 0:
+        assert dsl.Session(graph).run(tensor) == 2
+    else:
+        parallel.serve(graph)
+    print("well", RANK)
+
+
 {
     "all": all_at_once, "some_ranks": some_ranks, "stuck": stuck, "message": message, "raises": raises, "late": late,
-    "gradients": gradients, "goes_on": goes_on,
+    "gradients": gradients, "goes_on": goes_on, "step": step, "no_step": no_step, "table": table, "no_lookup": no_lookup,
+    "checkpoint": checkpoint, "no_worker": no_worker, "no_server": no_server, "left_open": left_open,
 }[sys.argv[1]]()  # fmt: skip
