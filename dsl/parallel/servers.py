@@ -4,7 +4,8 @@
 first `needed` gradients that were computed with its parameters; those that come later were computed with old parameters and
 are dropped, and whoever sent them gets the new ones at once. There is one decision for all parameters of a step.
 
-All ranks call `train`. The last value of the parameters, the same on all ranks, is what it returns.
+All ranks call `train`. The last value of the parameters, the same on all ranks, is what it returns. Another call goes on from
+there. A step that too few workers have batches for does not happen: `train` then ends early.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ class Counts:
 class ParameterServer:
     """Asynchronous training: rank `server` holds the parameters, every other rank is a worker."""
 
+    needed = 1
+    """How many workers must have batches for a step to happen."""
+
     def __init__(
         self, loss: Callable[..., Any], optimizer: Optimizer, params: Any, *, server: int = 0
     ) -> None:
@@ -57,11 +61,14 @@ class ParameterServer:
         self.leaves = [np.array(leaf) for leaf in self.leaves]
         self.counts = Counts()
         self.losses: list[float] = []
+        self.state = optimizer.init(self.params)
+        self._step = 0  # of the parameters that this rank has
         self._compute = value_and_grad(loss)
-        self._number = next(_serial)
+        self._number = 0
         self._where: Location | None = None
         self._partners: list[int] = []  # who has not ended before this rank has its last message
-        self._box = _mailbox()
+        if self.world.size > 1:
+            self._box = _mailbox()
 
     @property
     def params(self) -> Any:
@@ -69,8 +76,8 @@ class ParameterServer:
         return unflatten(self.structure, self.leaves)
 
     def train(self, batches: Iterable[tuple[Any, ...]], steps: int) -> Any:
-        """Run until the server has done `steps` updates; workers take batches, the server none."""
-        self._where = here()
+        """Run until the server has done `steps` more updates; workers take batches, the server none."""
+        self._where, self._number = here(), next(_serial)  # of this call, on all ranks
         if self.world.size == 1:
             return self._train_alone(batches, steps)
         if self.world.rank == self.server:
@@ -83,34 +90,35 @@ class ParameterServer:
 
     def _work(self, batches: Iterable[tuple[Any, ...]]) -> None:
         self._partners = [self.server]
-        step = 0
         for batch in batches:
             value, grads = self._compute(self.params, *batch)
             self.losses.append(float(value))
-            self._send(self.server, GRADIENT, step, flatten(grads)[0])
-            answer = self._await_parameters()
-            if answer is None:
+            self._send(self.server, GRADIENT, self._step, flatten(grads)[0])
+            if not self._await_parameters():
                 return
-            step = answer
-        self._send(self.server, STOP, step, [])
+        self._send(self.server, STOP, self._step, [])
         while (found := self._next(PARAMETERS, STOP)).kind != STOP:
             self._take(found)
         self._take_last(found)
 
-    def _await_parameters(self) -> int | None:
+    def _await_parameters(self) -> bool:
+        """Take in the parameters of the next step, and tell whether there is one."""
         found = self._next(PARAMETERS, STOP)
         if found.kind == STOP:
             self._take_last(found)
-            return None
-        return self._take(found)
+            return False
+        self._take(found)
+        return True
 
-    def _take(self, first: Record) -> int:
-        """Take in the parameters that a record begins, and return their step."""
+    def _take(self, first: Record) -> None:
+        """Take in the parameters that a record begins."""
+        self._step = first.numbers[1]
+        if not self.leaves:
+            return
         self.leaves[first.numbers[2]] = first.array
         for _ in range(len(self.leaves) - 1):
             record = self._next(PARAMETERS)
             self.leaves[record.numbers[2]] = record.array
-        return first.numbers[1]
 
     def _take_last(self, stop: Record) -> None:
         if stop.numbers[1] >= 0:
@@ -119,36 +127,33 @@ class ParameterServer:
     # -- the server ---------------------------------------------------------------------------------------------------
 
     def _serve(self, steps: int) -> None:
-        state = self.optimizer.init(self.params)
+        end = self.counts.steps + steps
         waiting: set[int] = set()
         gone: set[int] = set()
         workers = {r for r in range(self.world.size) if r != self.server}
         self._partners = sorted(workers)
-        while self.counts.steps < steps and gone != workers:
+        while self.counts.steps < end and len(workers - gone) >= self.needed:
             found = self._gradients()
             if found is None:
                 gone.add(self._left)
                 continue
             worker, local, grads = found
             waiting.add(worker)
-            state = self._decide(worker, local, grads, state, waiting)
+            self._decide(worker, local, grads, waiting)
         self._finish(workers, waiting | gone)
 
-    def _decide(
-        self, worker: int, local: int, grads: list[Any], state: Any, waiting: set[int]
-    ) -> Any:
+    def _decide(self, worker: int, local: int, grads: list[Any], waiting: set[int]) -> None:
         """Apply a gradient at once, and answer who sent it."""
-        state = self._apply(grads, state)
+        self._apply(grads)
         self._count(worker)
         self._publish({worker})
         waiting.discard(worker)
-        return state
 
-    def _apply(self, grads: list[Any], state: Any) -> Any:
-        params, state = self.optimizer.update(unflatten(self.structure, grads), state, self.params)
+    def _apply(self, grads: list[Any]) -> None:
+        tree = unflatten(self.structure, grads)
+        params, self.state = self.optimizer.update(tree, self.state, self.params)
         self.leaves = [np.asarray(leaf) for leaf in flatten(params)[0]]
         self.counts.steps += 1
-        return state
 
     def _count(self, worker: int) -> None:
         self.counts.applied += 1
@@ -217,11 +222,10 @@ class ParameterServer:
         return found[0]
 
     def _train_alone(self, batches: Iterable[tuple[Any, ...]], steps: int) -> Any:
-        state = self.optimizer.init(self.params)
         for batch in itertools.islice(batches, steps):
             value, grads = self._compute(self.params, *batch)
             self.losses.append(float(value))
-            state = self._apply(flatten(grads)[0], state)
+            self._apply(flatten(grads)[0])
             self._count(0)
         return self.params
 
@@ -241,24 +245,25 @@ class BackupWorkers(ParameterServer):
         self._sums: list[Any] = []
         self._got = 0
 
-    def _decide(
-        self, worker: int, local: int, grads: list[Any], state: Any, waiting: set[int]
-    ) -> Any:
+    def _serve(self, steps: int) -> None:
+        self._got = 0  # what came for a step that did not happen
+        super()._serve(steps)
+
+    def _decide(self, worker: int, local: int, grads: list[Any], waiting: set[int]) -> None:
         if local != self.counts.steps:
             self.counts.dropped += 1
             self._publish({worker})
             waiting.discard(worker)
-            return state
+            return
         self._sums = grads if not self._got else [a + b for a, b in zip(self._sums, grads)]
         self._got += 1
         self._count(worker)
         if self._got < self.needed:
-            return state
-        state = self._apply([g / self._got for g in self._sums], state)
+            return
+        self._apply([g / self._got for g in self._sums])
         self._got = 0
         self._publish(set(waiting))
         waiting.clear()
-        return state
 
 
 class _Mailbox:
@@ -273,7 +278,7 @@ class _Mailbox:
         self.waiting.append(record)
 
     def take(self, number: int, kinds: tuple[int, ...], source: int | None) -> Record | None:
-        """Return the first record for a trainer, of one of some kinds, from a rank if one is named."""
+        """Return the first record for a call of `train`, of one of some kinds, from a rank if one is named."""
         for k, record in enumerate(self.waiting):
             fits = record.numbers[0] == number and record.kind in kinds
             if fits and (source is None or record.numbers[3] == source):

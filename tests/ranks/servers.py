@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsl.mpi.world import world
-from dsl.optim import SGD, Adagrad
+from dsl.optim import SGD, Adagrad, Momentum
 from dsl.parallel.embeddings import ShardedEmbedding
 from dsl.parallel.servers import BackupWorkers, ParameterServer
 
@@ -62,6 +62,28 @@ def synchronous(steps: int) -> None:
             assert counts.dropped > 0, counts
 
 
+def again() -> None:
+    """Another call of `train` goes on, with the optimiser's state."""
+    workers = max(1, SIZE - 1)
+    one, two = (BackupWorkers(loss, Momentum(0.05), START, needed=workers) for _ in range(2))
+    same = itertools.repeat(next(batches()))
+    one.train(same, 7)
+    found, expected = one.train(same, 8), two.train(same, 15)
+    np.testing.assert_allclose(found["w"], expected["w"], rtol=1e-12)
+    if RANK == 0:
+        assert one.counts.steps == 15, one.counts
+        assert one.counts.applied == 15 * workers, one.counts
+
+
+def too_few() -> None:
+    """Training ends when fewer workers than are needed have batches."""
+    workers = max(1, SIZE - 1)
+    trainer = BackupWorkers(loss, SGD(0.05), START, needed=workers)
+    trainer.train(itertools.islice(batches(), 2 + RANK), 100)
+    if RANK == 0:
+        assert trainer.counts.steps == (3 if SIZE > 1 else 2), trainer.counts
+
+
 def tables() -> None:
     for strategy, rows in itertools.product(("mod", "div"), (1, 2, 5, 17)):
         table = ShardedEmbedding(rows, 4, strategy=strategy, optimizer=SGD(1.0), dtype=np.float64)
@@ -91,5 +113,7 @@ def tables() -> None:
 if __name__ == "__main__":
     asynchronous()
     synchronous(int(sys.argv[1]))
+    again()
+    too_few()
     tables()
     print("done")
