@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -98,7 +99,7 @@ class DataParallel:
     def _agree(self, params: Any, state: State) -> None:
         if size() == 1:
             return
-        lines = [f"optimiser {type(self.optimizer).__name__}", f"seed {self.seed}"]
+        lines = [f"optimiser {_described(self.optimizer)}", f"seed {self.seed}"]
         for name, tree in (("params", params), ("state", state)):
             lines += [
                 f"{path}: {_fingerprint(leaf)}" for path, leaf in leaves_with_paths(tree, name)
@@ -108,6 +109,11 @@ class DataParallel:
                 "data-parallel training must start alike (DataParallel.init shares parameters)",
                 "\n".join(lines),
             )
+
+
+def _described(optimizer: Optimizer) -> str:
+    """Return an optimiser with its numbers; of functions, which live elsewhere on each rank, the names."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(optimizer))
 
 
 def _fingerprint(leaf: Any) -> str:

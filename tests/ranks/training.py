@@ -68,6 +68,15 @@ def different_starts_are_refused() -> None:
         training.step(w, optim.SGD(0.1).init(w), np.ones((2, 2)))
 
 
+def different_optimisers_are_refused() -> None:
+    training = parallel.DataParallel(lambda w, x: (w * x).mean(), optim.SGD(0.1 + (RANK == 0)))
+    w, state = training.init(np.zeros(2))
+    with refused("optimiser SGD.learning_rate=0.1,"):
+        training.step(w, state, np.ones((2, 2)))
+    alike = parallel.DataParallel(lambda w, x: (w * x).mean(), optim.SGD(lambda step: 0.1))
+    alike.step(w, state, np.ones((2, 2)))
+
+
 def different_shards_are_refused() -> None:
     training = parallel.DataParallel(lambda w, x: (w * x).mean(), optim.SGD(0.1))
     w, state = training.init(np.zeros(2))
@@ -150,6 +159,7 @@ equals_one_rank(optim.Adam(0.01), 8 * 8 * 8)
 equals_one_rank(optim.Momentum(0.1), 1 << 20)
 init_shares_parameters()
 different_starts_are_refused()
+different_optimisers_are_refused()
 different_shards_are_refused()
 gradients_at_once()
 rows_equal_one_rank(optim.Adagrad(0.1))
