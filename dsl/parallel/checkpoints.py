@@ -220,10 +220,15 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _write_together(draft: _Draft) -> None:
-    """Write all files, then the index; raise on all ranks if something goes wrong on one."""
+def _write_together(draft: _Draft, then: Callable[[], None] = lambda: None) -> None:
+    """Write all files, then the index, then do what is to be done on rank 0; raise on all ranks if something goes wrong on one."""
+
+    def finish() -> None:
+        draft.write_index()
+        then()
+
     _raise_together("saved", _problem(draft.write))
-    _raise_together("saved", _problem(draft.write_index) if draft.rank == 0 else None)
+    _raise_together("saved", _problem(finish) if draft.rank == 0 else None)
     pulse.beat("save")
 
 
@@ -298,8 +303,7 @@ class ShardedCheckpoints:
             raise ConfigError(f"step={number}: expected a whole number, 0 or more")
         draft = _Draft(self._path(number), tree, metadata, copy=self.background)
         if not self.background:
-            _write_together(draft)
-            self._thin_out(number)
+            _write_together(draft, lambda: self._thin_out(number))
             return
         # The options of this thread hold in that one. Not a daemon: a program that ends waits for its last checkpoint.
         run = contextvars.copy_context().run

@@ -44,5 +44,13 @@ with parallel.ShardedCheckpoints(directory, background=mode == "background") as 
         np.testing.assert_array_equal(table.gather(), train_again.gather())
         for name, slot in table.state.slots.items():
             np.testing.assert_array_equal(slot, train_again.state.slots[name])
+if (
+    mode == "background"
+):  # what is not kept is gone on all ranks when a save in the foreground returns
+    with parallel.ShardedCheckpoints(directory + "/kept", keep=2) as kept:
+        for step in range(20):
+            kept.save(step, {"w": np.zeros(3)})
+            assert kept.steps() == list(range(max(0, step - 1), step + 1)), kept.steps()
+            parallel.barrier()
 if parallel.rank() == 0:
     print("fine")
