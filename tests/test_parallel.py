@@ -5,6 +5,8 @@ The programs are in `tests/ranks/`. Further down are tests of one rank in this p
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import mpirun
@@ -16,6 +18,7 @@ from dsl import parallel
 from dsl.errors import ConfigError, MismatchError, ShapeError, TypeRuleError, UnsupportedError
 from dsl.ir.build import Builder
 from dsl.ir.types import TensorType
+from dsl.mpi.once import once
 
 on_ranks = pytest.mark.skipif(bool(mpirun.missing()), reason=mpirun.missing() or "no reason")
 F64 = np.dtype(np.float64)
@@ -108,6 +111,26 @@ def test_a_rank_that_left_a_collective_cannot_go_on() -> None:
     assert found.status != 0
     assert "rank 0 comes for barrier at" in found.err, found.err
     assert "after it left all_reduce(sum) of f64[3] at" in found.err, found.err
+
+
+def test_threads_that_come_at_once_get_the_same() -> None:
+    start, found = threading.Barrier(8), []
+
+    @once
+    def slow() -> object:
+        time.sleep(0.01)
+        return object()
+
+    def call() -> None:
+        start.wait()
+        found.append(slow())
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
 
 
 # --- One rank ------------------------------------------------------------------------------------

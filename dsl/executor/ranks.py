@@ -7,7 +7,6 @@ all of them. A result that is on another rank is a `Remote` here.
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 from dsl.codegen.cuda.devices import own_index
 from dsl.config import config
-from dsl.errors import DeadlineError, PeerError, UnsupportedError
+from dsl.errors import PeerError, UnsupportedError
 from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph
@@ -23,9 +22,10 @@ from dsl.ir.parts import Partition
 from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
 from dsl.mpi.agreement import agree
+from dsl.mpi.once import once
 from dsl.mpi.pulse import beat
 from dsl.mpi.rendezvous import Edges, Exchange, RankRendezvous
-from dsl.mpi.shared import transport, waits
+from dsl.mpi.shared import transport
 from dsl.mpi.world import world
 from dsl.passes.lower_spanning import lower_spanning
 from dsl.passes.partition import partition
@@ -38,7 +38,7 @@ __all__ = ["OverRanks", "exchange", "names_a_rank", "refuse_collectives"]
 _serial = itertools.count(1)
 
 
-@functools.cache
+@once
 def exchange() -> Exchange:
     """Return where the tokens of this process meet those of others."""
     return Exchange(transport())
@@ -135,8 +135,7 @@ class OverRanks:
         except PeerError:
             raise
         except BaseException as error:
-            if isinstance(error, DeadlineError):
-                error.message += f"\n{waits().describe(meeting.call)}"
+            meeting.explain(error)
             exchange().tell(meeting, error)
             raise
         finally:

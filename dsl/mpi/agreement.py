@@ -6,7 +6,6 @@ different things, or not here at all, are named.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import threading
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from dsl.errors import MismatchError
 from dsl.ir.communicator import current_location
 from dsl.mpi.collectives import Meeting
+from dsl.mpi.once import once
 from dsl.mpi.shared import waits
 from dsl.mpi.waiting import Call
 from dsl.mpi.world import world
@@ -70,7 +70,7 @@ def meet(what: str) -> Any:
         return _meeting().meet(what)
 
 
-@functools.cache
+@once
 def _meeting() -> Meeting:
     return Meeting(world().control, waits())
 

@@ -26,6 +26,7 @@ from dsl.mpi.behind import Behind
 from dsl.mpi.board import PIECE, Board, make_board
 from dsl.mpi.buffers import Buffers
 from dsl.mpi.messages import Record
+from dsl.mpi.once import once
 from dsl.mpi.reducing import UFUNCS, finished, operator, prepared
 from dsl.mpi.shared import transport, waits
 from dsl.mpi.waiting import Call, Waits
@@ -37,7 +38,7 @@ MESSAGE = 33  # the kind of record with an array for somebody who asks
 _DIGEST = 16
 
 
-@functools.cache
+@once
 def ranks() -> Ranks:
     """Return the communicator of this process."""
     return Ranks()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import CancelledError, InternalError, PeerError
+from dsl.errors import CancelledError, DeadlineError, InternalError, PeerError
 from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Cancel, Done
 from dsl.ir.token_machine import DEAD
@@ -158,7 +158,8 @@ class RankRendezvous:
     def _look(self, begun: int) -> None:
         """Raise if the ranks that tokens must come from have ended, or wait for something else.
 
-        What else this rank does, on other devices or with queues, may still bring tokens; then nobody is told that it waits.
+        What else this rank does, on other devices, with queues or in other steps, may still bring tokens; then nobody is told
+        that it waits.
         """
         with self._lock:
             if not self._waiting:
@@ -167,7 +168,17 @@ class RankRendezvous:
             self._watch = self._watch or waits().watch(self.call)
             watch = self._watch
         ranks = {self.edges.sources[edge] for edge in edges}
-        watch.look(ranks - {self.transport.rank}, surely=surely and self.parts == 1)
+        surely = surely and self.parts == 1 and self.is_alone()
+        watch.look(ranks - {self.transport.rank}, surely=surely)
+
+    def is_alone(self) -> bool:
+        """Tell whether this is the only step under way in this process."""
+        return len(self.exchange.steps) == 1
+
+    def explain(self, error: BaseException) -> None:
+        """Have an error say what each rank does, if it is that tokens did not come in time."""
+        if isinstance(error, DeadlineError) and self._watch is not None:
+            error.message += f"\n{waits().describe(self.call)}"
 
     def flush(self) -> None:
         """Let what was sent go."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-
 from dsl.mpi.failure import listen
+from dsl.mpi.once import once
 from dsl.mpi.transport import Transport
 from dsl.mpi.waiting import Waits
 from dsl.mpi.world import world
@@ -12,19 +11,19 @@ from dsl.mpi.world import world
 __all__ = ["transport", "waits"]
 
 
-@functools.cache
+@once
 def transport() -> Transport:
     """Return the transport of this process."""
     return _made()[0]
 
 
-@functools.cache
+@once
 def waits() -> Waits:
     """Return the waits of this process. A rank that has them tells the others when its script ends."""
     return _made()[1]
 
 
-@functools.cache
+@once
 def _made() -> tuple[Transport, Waits]:
     made = Transport(world())
     listen(made)

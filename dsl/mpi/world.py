@@ -6,13 +6,13 @@ of MPI's communicator, so a script's own use of MPI never meets them.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import threading
 from typing import Any
 
 from dsl.errors import ConfigError
+from dsl.mpi.once import once
 
 __all__ = ["World", "is_launched", "world"]
 
@@ -44,7 +44,7 @@ def is_launched() -> bool:
     return any(name in os.environ for name in _LAUNCHERS)
 
 
-@functools.cache
+@once
 def world() -> World:
     """Return the world of this process."""
     if not is_launched():

@@ -22,6 +22,7 @@ from dsl.frontend.scopes import here
 from dsl.frontend.trees import flatten, unflatten
 from dsl.ir.location import Location
 from dsl.mpi.messages import Record
+from dsl.mpi.once import once
 from dsl.mpi.shared import transport, waits
 from dsl.mpi.waiting import Call
 from dsl.mpi.world import world
@@ -286,10 +287,6 @@ class _Mailbox:
         return None
 
 
-_mailboxes: list[_Mailbox] = []
-
-
+@once
 def _mailbox() -> _Mailbox:
-    if not _mailboxes:
-        _mailboxes.append(_Mailbox())
-    return _mailboxes[0]
+    return _Mailbox()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import itertools
 import json
 import math
@@ -33,6 +32,7 @@ from dsl.ir.registry import Trait, get_op
 from dsl.ir.text import parse
 from dsl.mpi import pulse
 from dsl.mpi.messages import Record
+from dsl.mpi.once import once
 from dsl.mpi.rendezvous import Edges, RankRendezvous
 from dsl.mpi.shared import transport, waits
 from dsl.mpi.waiting import Call, Watch
@@ -137,12 +137,11 @@ class RankStep:
         try:
             self._ask(step, args)
             found = self._run_here(args, here, meeting, waiting)
-            self._wait(waiting, here, meeting.call)
+            self._wait(waiting, here, meeting)
         except BaseException as error:
             self._abort(step, waiting)
-            if isinstance(error, DeadlineError):
-                error.message += f"\n{waits().describe(meeting.call)}"
-            if isinstance(error, (DeadlineError, MismatchError)):
+            meeting.explain(error)
+            if isinstance(error, MismatchError):
                 error.remedy = _REMEDY
             raise
         finally:
@@ -179,13 +178,13 @@ class RankStep:
     def _run_one(self, graph: Graph, args: Sequence[Any], environment: Environment) -> Any:
         return self.runners[graph](args, environment)
 
-    def _wait(self, waiting: _Expected, here: Environment, call: Call) -> None:
+    def _wait(self, waiting: _Expected, here: Environment, meeting: RankRendezvous) -> None:
         end = time.monotonic() + (here.timeout or config.mpi_timeout)
         pulse.waits("servers to be done with a step")
-        watch = waits().watch(call, math.inf)
+        watch = waits().watch(meeting.call, math.inf)
         while waiting.ranks and waiting.error is None:
             transport().poll()
-            watch.look(list(waiting.ranks))
+            watch.look(list(waiting.ranks), surely=meeting.is_alone())
             if here.cancelled is not None and here.cancelled() and waiting.error is None:
                 raise CancelledError("the step was cancelled")
             if time.monotonic() > end:
@@ -264,13 +263,9 @@ class _Client:
             found.error = found.error or PeerError(f"rank {source}: {_text(record)}")
 
 
-_clients: list[_Client] = []
-
-
+@once
 def _client() -> _Client:
-    if not _clients:
-        _clients.append(_Client())
-    return _clients[0]
+    return _Client()
 
 
 class _Byes:
@@ -303,7 +298,7 @@ class _Byes:
         transport().drain(1.0)
 
 
-@functools.cache
+@once
 def _byes() -> _Byes:
     return _Byes()
 
