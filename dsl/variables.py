@@ -67,9 +67,7 @@ class Variable(Claimable):
         self._shared, self._alone = Claim([self]), Claim((), [self])
         trace = current_trace()
         if trace is not None:
-            place = trace.adopt(self)
-            if trace.devices:
-                trace.places[place] = trace.devices[-1]
+            trace.house(self)
 
     # -- what it is -------------------------------------------------------------------------------------------------
 

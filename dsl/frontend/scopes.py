@@ -419,6 +419,12 @@ class Trace:
             self.resources[name] = resource
         return self._names[id(resource)]
 
+    def house(self, resource: Any) -> None:
+        """Note that a variable or queue is made here, and where: on the device that is asked for."""
+        name = self.adopt(resource)
+        if self.devices:
+            self.places[name] = self.devices[-1]
+
     def read_variable(self, variable: Any) -> Any:
         """Return the handle of a variable's contents, in a graph that a user builds."""
         raise InternalError("only graphs have nodes that read variables")

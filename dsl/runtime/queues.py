@@ -48,6 +48,10 @@ class Queue:
         self._layout, self._pack = layout, layout.pack
         self._core = Core(store, _checked_capacity(label, capacity), label)
         self._put, self._take = self._core.put, self._core.take
+        self._made()
+
+    def _made(self) -> None:
+        """For those who want to know that there is a queue."""
 
     # --- What it holds ---------------------------------------------------------------------------
 

@@ -26,6 +26,11 @@ __all__ = ["FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue
 class _InGraphs(waiting.Queue):
     """What all queues do in traced code."""
 
+    def _made(self) -> None:
+        trace = current_trace()
+        if trace is not None and trace.is_graph:
+            trace.house(self)
+
     def enqueue(self, element: Any, timeout: float | None = None) -> Any:
         """Put one element in, waiting for room."""
         trace = current_trace()

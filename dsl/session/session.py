@@ -20,7 +20,6 @@ from dsl.frontend.scopes import calls_on
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.ir import graph as ir
-from dsl.ir.devices import DeviceName
 from dsl.ir.dims import Dim, substitute
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Value
@@ -30,6 +29,7 @@ from dsl.mpi.world import is_launched, world
 from dsl.runtime.devices import Cpu, cpus
 from dsl.session.cut import cut
 from dsl.session.graph import Graph, Operation
+from dsl.session.homes import is_elsewhere, settle
 from dsl.session.native import NativeStep, Step, make_native
 from dsl.session.step import TokenStep
 from dsl.variables import Variable
@@ -351,9 +351,8 @@ class Session:
         """Tell whether a step has parts on other ranks."""
         if not is_launched() or world().size == 1:
             return False
-        return names_a_rank(graph) or any(
-            DeviceName.parse(place).rank is not None for place in self.graph.places.values()
-        )
+        settle(self.graph, graph, world().rank)
+        return names_a_rank(graph) or is_elsewhere(self.graph, graph, world().rank)
 
     def token_step(self, graph: ir.Graph, bound: Sequence[np.ndarray]) -> TokenStep:
         """Return what runs a graph token by token."""

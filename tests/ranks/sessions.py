@@ -77,7 +77,31 @@ def between_graphs() -> None:
             session.run(add, {"x": 1.0})
 
 
+def one_home() -> None:
+    """What no device was named for is on one rank in all steps, and a queue where it was made."""
+    graph, last = dsl.Graph("home"), SIZE - 1
+    with graph:
+        v = dsl.Variable(1.0, name="v")
+        with dsl.device(f"/rank:{last}/cpu:0"):
+            more = v.assign_add(1.0)
+            queue = dsl.FIFOQueue(10, np.float64, (), name="queue")
+        ten = v * 10
+        put, taken, size = queue.enqueue(v), queue.dequeue(), queue.size()
+    if RANK:
+        serve(graph)
+        assert float(v.value) == (3.0 if last == RANK else 1.0)
+        assert queue.size() == (last == RANK)
+        return
+    with dsl.Session(graph, timeout=60) as session:
+        assert [session.run(more), session.run(more)] == [2.0, 3.0]
+        assert [session.run(ten), session.run(v)] == [30.0, 3.0]
+        session.run(put)
+        session.run(put)
+        assert [session.run(taken), session.run(size)] == [3.0, 1]
+
+
 if __name__ == "__main__":
     in_one_graph()
     between_graphs()
+    one_home()
     print("done")

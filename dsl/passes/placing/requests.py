@@ -14,7 +14,16 @@ from dsl.ir.devices import ANY_DEVICE, DeviceName
 from dsl.ir.graph import Graph, Node
 from dsl.ir.registry import PLACEMENT
 
-__all__ = ["Request", "conflict", "pins_of", "requests_of", "spans", "ties_of"]
+__all__ = [
+    "RESOURCES",
+    "Request",
+    "conflict",
+    "pins_among",
+    "pins_of",
+    "requests_of",
+    "spans",
+    "ties_of",
+]
 
 Tie = tuple[str, str]
 """What holds nodes in one place: a kind, `variable`, `queue` or `colocate`, and a name."""
@@ -62,8 +71,13 @@ def ties_of(node: Node) -> Iterator[Tie]:
 
 def pins_of(graph: Graph, resources: Mapping[str, str]) -> dict[Tie, Request]:
     """Map what holds nodes together to the first request there is for it; `resources` says where variables are."""
+    return pins_among(graph.nodes, resources)
+
+
+def pins_among(nodes: Iterable[Node], resources: Mapping[str, str]) -> dict[Tie, Request]:
+    """Do the same for nodes that need not be all of a graph."""
     found: dict[Tie, Request] = {}
-    for node in graph.nodes:
+    for node in nodes:
         _note_pins(node, ANY_DEVICE, resources, found)
     return found
 
