@@ -12,15 +12,19 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dsl.codegen.cuda.devices import own_index
 from dsl.config import config
 from dsl.errors import PeerError, UnsupportedError
 from dsl.ir.devices import DeviceName
+from dsl.ir.dims import Dim, substitute
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph
 from dsl.ir.parts import Partition
 from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
+from dsl.ir.types import TensorType, ValueType, bind_shape
 from dsl.mpi.agreement import agree
 from dsl.mpi.once import once
 from dsl.mpi.pulse import beat
@@ -98,6 +102,7 @@ class OverRanks:
         names = names_over(world().size, devices, asked_by(graph))
         placed = place(lower_spanning(graph), names, soft=soft)
         self.name, self.types = graph.name, [v.type for v in graph.results]
+        self.params = [v.type for v in graph.params]
         self.whole = partition(placed)
         self.whole.check_complete()
         agree(f"the graph of `{graph.name}`", placed.text)
@@ -150,7 +155,18 @@ class OverRanks:
         device, index = self.whole.sources[k]
         if device is None:
             return args[index]
-        return found[device][index] if device in found else Remote(device, self.types[k])
+        return found[device][index] if device in found else Remote(device, self._type(k, args))
+
+    def _type(self, k: int, args: Sequence[Any]) -> ValueType:
+        """Return the type of a result, with the sizes of these arguments."""
+        found = self.types[k]
+        sizes: dict[Dim, int] = {}
+        if not isinstance(found, TensorType) or all(isinstance(n, int) for n in found.shape):
+            return found
+        for expected, arg in zip(self.params, args, strict=True):
+            if isinstance(expected, TensorType):
+                bind_shape(expected.shape, np.shape(arg), sizes)
+        return TensorType(found.dtype, tuple(substitute(n, sizes) for n in found.shape))
 
 
 def _rank(device: str) -> int:

@@ -19,13 +19,12 @@ class Remote:
     def __repr__(self) -> str:
         return f"<{self.type} on {self.device}>"
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+    def refuse(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise, since there is no array here."""
         raise DeviceError(
             f"this result ({self.type}) is on {self.device}, not here",
-            remedy="have it here: compute it under `dsl.device` of this rank, or `dsl.parallel.broadcast` it",
+            remedy="have it here: compute it under `dsl.device` of this rank, or have all ranks `dsl.parallel.broadcast` it from there",
         )
 
-    __array__ = __float__ = __int__ = __bool__ = __len__ = __getitem__ = __iter__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = (
-        _refuse
-    )
+    __array__ = __float__ = __int__ = __bool__ = __len__ = __getitem__ = __iter__ = refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = refuse

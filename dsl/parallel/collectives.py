@@ -27,7 +27,9 @@ from dsl.ir.communicator import (
     communicator,
     provide,
 )
+from dsl.ir.devices import DeviceName
 from dsl.ir.registry import get_op
+from dsl.ir.remote import Remote
 from dsl.ir.types import TensorType, is_inexact
 from dsl.mpi.world import world
 
@@ -77,8 +79,12 @@ def reduce(x: Any, op: str = "sum", root: int = 0) -> Any:
 
 
 def broadcast(x: Any, root: int = 0) -> Any:
-    """Return the `x` of rank `root`; that of the others says dtype and shape."""
-    return _each(x, "broadcast_from", root=root)
+    """Return the `x` of rank `root`; that of the others says dtype and shape.
+
+    A result of a placed function that is on the root, and elsewhere stands for what is there, will do.
+    """
+    known = x if type(x) is np.ndarray else _with_standins(x, root)
+    return _each(known, "broadcast_from", root=root)
 
 
 def gather(x: Any, root: int = 0) -> Any:
@@ -151,6 +157,7 @@ def _check_partner(what: str, name: str, partner: int) -> None:
 
 
 def _received(like: Any, source: int, tag: int) -> Any:
+    like = _standin(like, source) if isinstance(like, Remote) else like
     on_gpu = is_on_device(like)
     if isinstance(like, Traced):
         dtype, shape = like.dtype, tuple(map(as_dim, like.shape))
@@ -165,6 +172,20 @@ def _received(like: Any, source: int, tag: int) -> Any:
     from dsl.parallel.gpu_arrays import to_gpu_of
 
     return to_gpu_of(like, found)
+
+
+def _with_standins(tree: Any, rank: int) -> Any:
+    """Return a tree with an array of the right dtype and shape for each result that is on another rank, the one named."""
+    leaves, structure = flatten(tree)
+    return unflatten(structure, [_standin(x, rank) if isinstance(x, Remote) else x for x in leaves])
+
+
+def _standin(result: Remote, rank: int) -> Any:
+    found, there = result.type, DeviceName.parse(result.device).rank
+    if there != rank or not isinstance(found, TensorType):
+        return result.refuse()
+    sizes = tuple(n for n in found.shape if isinstance(n, int))
+    return np.zeros(sizes, found.dtype) if len(sizes) == len(found.shape) else result.refuse()
 
 
 # -- how --------------------------------------------------------------------------------------------------------------

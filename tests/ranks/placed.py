@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dsl
+from dsl import parallel
 from dsl.errors import DeviceError, MismatchError, PeerError, UnsupportedError
 from dsl.ir.remote import Remote
 from dsl.mpi.world import world
@@ -68,6 +69,21 @@ def check_results() -> None:
             np.asarray(found)
 
 
+def check_results_can_be_shared() -> None:
+    """Where a result is not, what stands for it says dtype and shape: of these arguments, though the graph is for all sizes."""
+    for size in (3, 4, 5):
+        tree = {"x": pipeline(np.ones(size), 2)}
+        found = parallel.broadcast(tree, 1)["x"]
+        np.testing.assert_allclose(found, plain(np.ones(size), 2), rtol=1e-15)
+    if RANK == 0:
+        np.testing.assert_array_equal(parallel.recv(tree["x"], 1), found)
+    elif RANK == 1:
+        parallel.send(tree["x"], 0)
+    else:
+        with pytest.raises(DeviceError, match="/rank:1/cpu:0"):
+            parallel.broadcast(tree, 0)
+
+
 def check_collectives_are_refused() -> None:
     """One rank would run it, and wait for the others for ever."""
 
@@ -113,6 +129,7 @@ def check_mismatch() -> None:
 
 if __name__ == "__main__":
     check_results()
+    check_results_can_be_shared()
     check_errors()
     check_mismatch()
     check_collectives_are_refused()
