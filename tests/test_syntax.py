@@ -273,7 +273,24 @@ def while_that_promotes(x):
     return total
 
 
+def loop_over_a_list_that_grows(x):
+    found, total = [], 0.0
+    for v in x:
+        if v > 0:
+            found.append((v, 2 * v))
+    for k, (one, two) in enumerate(found):
+        if one > 4:
+            continue
+        total += one * two + k
+    for one, _ in reversed(found):
+        total = total * 0.5 + one
+    for a, b in zip(found, found[::-1]):
+        total += a[0] * b[0]
+    return total, found
+
+
 STATEMENTS = [
+    loop_over_a_list_that_grows,
     if_elif_else, if_alone, nested_ifs, while_loop, while_else, while_true, for_range,
     for_range_down, for_array, for_rows, for_enumerate, for_zip, for_enumerate_zip, for_reversed,
     for_list, for_dict_items, break_and_continue, for_else, break_of_the_inner_loop,
@@ -805,6 +822,22 @@ def test_a_raise_under_a_condition_raises_when_the_condition_holds() -> None:
     np.testing.assert_array_equal(compiled(UP), UP)
     with pytest.raises(ValueError, match=r"negative: -1\.0"):
         compiled(DOWN)
+
+
+def test_a_list_that_grows_while_a_loop_goes_over_it_is_refused() -> None:
+    @dsl.jit
+    def double(x):
+        found = []
+        for v in x:
+            if v > 0:
+                found.append(v)
+        for v in found:
+            if v > 2:
+                found.append(v)
+        return found
+
+    with pytest.raises(dsl.errors.LoopTypeError, match="grows or shrinks while a loop goes over"):
+        double(MIXED)
 
 
 # -- loops stay loops ------------------------------------------------------------------------------

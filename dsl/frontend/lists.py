@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import LoopTypeError, UnsupportedError
+from dsl.errors import LoopTypeError, NonConcreteError, UnsupportedError
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, size_number
 from dsl.frontend.trees import Structure, flatten, unflatten
@@ -137,6 +137,11 @@ class TracedList:
         return len(self.columns[0])
 
     def __iter__(self) -> Iterator[Any]:
+        if not isinstance(self.columns[0].type.shape[0], int):
+            raise NonConcreteError(
+                "a list whose length the data decides is gone over by `for` statements alone", location=here(),
+                remedy="write the comprehension, or the call, as a `for` statement",
+            )  # fmt: skip
         return iter([self[k] for k in range(len(self))])
 
     def array(self) -> Traced:

@@ -43,7 +43,7 @@ from dsl.frontend.leaves import (
     visible_shape,
     zeros,
 )
-from dsl.frontend.loops import as_counted, trip_value
+from dsl.frontend.loops import Items, as_counted, trip_value
 from dsl.frontend.objects import as_trees
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.ranges import note_trips
@@ -881,7 +881,8 @@ def for_(
             return
         try:
             refuse_try()
-            return Loop(state, body, guard, counted, items).trace()
+            Loop(state, body, guard, counted, items).trace()
+            return counted.check_length() if isinstance(counted, Items) else None
         except _RETRY as error:
             _refuse_unrolling(trips, error)
             log("unroll", "%s: unrolled %s times because %s", here(), trips, error.message)

@@ -11,7 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dsl.errors import NonConcreteError
+from dsl.errors import LoopTypeError, NonConcreteError
+from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import Kind, Traced, as_dim, cast, concrete, fresh, lift, read
 from dsl.ir.dims import DimLike
@@ -20,6 +21,7 @@ from dsl.ir.types import I64
 
 __all__ = [
     "Counted",
+    "Items",
     "NdIndex",
     "Rows",
     "Span",
@@ -168,6 +170,33 @@ class Rows:
         return Rows(self.array[::-1])
 
 
+class Items:
+    """The items of a list whose length the data decides."""
+
+    def __init__(self, items: TracedList) -> None:
+        self.items, self._trips = items, items.columns[0].type.shape[0]
+
+    def trips(self) -> DimLike:
+        return self._trips  # type: ignore[no-any-return]
+
+    def item(self, trip: Traced) -> Any:
+        return self.items[trip]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+    def reverse(self) -> Items:
+        return Items(self.items[::-1])
+
+    def check_length(self) -> None:
+        """Raise if the loop has made the list longer or shorter: Python would loop over what it is then."""
+        if self.items.columns[0].type.shape[0] != self._trips:
+            raise LoopTypeError(
+                "a list whose length the data decides grows or shrinks while a loop goes over it",
+                location=here(), remedy="loop over a copy of it (`for item in items.copy():`), or with `while`",
+            )  # fmt: skip
+
+
 class Zipped:
     """Several counted iterables side by side, as long as the shortest."""
 
@@ -226,7 +255,9 @@ def as_counted(items: Any) -> Any:
         return Span(items.start, items.stop, items.step)
     if isinstance(items, Traced):
         return Rows(items) if items.ndim else None
-    return items if isinstance(items, (Span, Rows, Zipped, NdIndex)) else None
+    if isinstance(items, TracedList):
+        return Items(items)
+    return items if isinstance(items, (Span, Rows, Items, Zipped, NdIndex)) else None
 
 
 def enumerate_(items: Any, start: Any = 0) -> Any:
