@@ -918,6 +918,45 @@ def test_hessian_of_a_list_that_grows() -> None:
     np.testing.assert_array_equal(dsl.hessian(squares)(x), np.diag([2.0, 0.0, 2.0]))
 
 
+def by_recursion(x, n=3):
+    return x[0] if n == 0 else np.sin(by_recursion(x, n - 1)) * x[n % 2]
+
+
+def by_comprehension(x, n=3):
+    return np.stack([x * k for k in range(n)]).prod(axis=1).sum()
+
+
+def by_choice(x, n=1):
+    return [np.sin, np.cos, np.exp][n](x).sum()
+
+
+@pytest.mark.parametrize("fn", [by_recursion, by_comprehension, by_choice])
+def test_python_integers_are_known_in_derivatives_as_in_compiled_functions(fn: Any) -> None:
+    """Tracing needs their values: they are compiled for, given or by default."""
+    x = np.array([0.3, 0.7])
+    for call in (lambda f: f(x), lambda f: f(x, 2), lambda f: f(x, n=1)):
+        expected = call(lambda *args, **more: dsl.grad(lambda v: fn(v, *args[1:], **more))(x))
+        for transform in (dsl.grad, dsl.jacfwd, dsl.jacrev, lambda f: dsl.jit(dsl.grad(f))):
+            np.testing.assert_allclose(call(transform(fn)), expected, rtol=1e-12)
+        np.testing.assert_allclose(call(dsl.checkpoint(fn)), call(fn), rtol=1e-12)
+    batched = dsl.vmap(dsl.grad(fn), in_axes=(0, None))(np.stack([x, x]), 2)
+    np.testing.assert_allclose(batched[1], dsl.grad(fn)(x, 2), rtol=1e-12)
+
+
+def test_gradient_through_a_loop_over_a_list_that_grows() -> None:
+    def cubes(x):
+        found, total = [], 0.0
+        for v in x:
+            if v > 0:
+                found.append((v, v * v))
+        for k, (one, two) in enumerate(found):
+            total += one * two * (k + 1)
+        return total
+
+    found = dsl.grad(cubes)(np.array([1.0, -2.0, 3.0]))
+    np.testing.assert_allclose(found, [3.0, 0.0, 54.0])
+
+
 def test_hessian_over_trees() -> None:
     found = dsl.hessian(lambda p: np.sum(p["a"] ** 2) * p["b"])(
         {"a": np.array([1.0, 2.0]), "b": 3.0}

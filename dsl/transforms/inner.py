@@ -225,6 +225,8 @@ def trace_inner(
             seen = Stand(leaf.type, leaf.kind) if stands is None else stands(number, leaf)
             param = scope.param(seen.type)
             leading.append(param)
+            if type(all_leaves[k]) is int and seen.type == leaf.type:
+                continue  # known while tracing, where code may need it: a length, an index, the end of a recursion
             storage = Storage(param, scope)
             storage.outside = True  # a function that calls this one may go on to read it
             handles[k] = Traced(storage, (), seen.kind)
