@@ -1250,6 +1250,24 @@ def _over_devices(x: Any, n: Any, place: Callable[[str], Any]) -> Any:
     )[1]
 
 
+def test_gradients_with_respect_to_a_tensor_and_to_what_it_was_computed_from() -> None:
+    """Each is the whole derivative, whatever else is asked for."""
+    with dsl.Graph() as graph:
+        x, n = dsl.placeholder(F8, (3,), name="x"), dsl.placeholder(I8, name="n")
+        v = dsl.Variable(np.arange(3.0))
+        hidden = np.tanh(x * v)
+        y = dsl.fori_loop(0, n, lambda i, a: a * hidden + v, x)
+        loss = (y * hidden).sum()
+        sources = [x, v, hidden, y, loss]
+        together = dsl.gradients(loss, sources)
+        alone = [dsl.gradients(loss, [source])[0] for source in sources]
+    with dsl.Session(graph) as session:
+        for k in (0, 2):
+            fed = {x: np.array([0.1, 0.2, 0.3]), n: k}
+            for one, other in zip(*session.run([together, alone], fed), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 def test_derivatives_of_loops_over_devices_are_those_of_one_device(backend: str) -> None:
     found = []
     for devices in (1, 2):

@@ -47,9 +47,8 @@ def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Any]:
     outputs = [_checked(read(lift(y)), "ys") for y in _listed(ys)]
     groups = [_sources(x, outputs) for x in _listed(xs)]
     seeds = _seeds(scope, outputs, None if grad_ys is None else _listed(grad_ys))
-    leaves = list(dict.fromkeys(v for group in groups for v in group))
     before = len(getattr(scope, "order", ()))
-    found = _pull(scope, outputs, leaves, seeds)
+    found = _pull_all(scope, outputs, groups, seeds)
     after = _unread(scope, before)
     a = Algebra(scope)
     made = []
@@ -132,6 +131,33 @@ def _needed(outputs: Sequence[Value], stop: set[Value]) -> list[Node]:
             seen[node] = None
             stack.extend(v.node for v in node.inputs if v not in stop)
     return list(seen)
+
+
+def _pull_all(
+    scope: Scope, outputs: list[Value], groups: list[list[Value]], seeds: list[Value | None]
+) -> dict[Value, list[Any]]:
+    """Return the cotangents of all `xs`, each a group. What comes to one that was computed from others goes on to those."""
+    leaves = list(dict.fromkeys(v for group in groups for v in group))
+    found = {v: list(parts) for v, parts in _pull(scope, outputs, leaves, seeds).items()}
+    for leaf, others in _computed_from(groups).items():
+        if not found[leaf]:
+            continue
+        total = combine(Algebra(scope), found[leaf])
+        for other, parts in _pull(scope, [leaf], others, [total]).items():
+            found[other] += parts
+    return found
+
+
+def _computed_from(groups: list[list[Value]]) -> dict[Value, list[Value]]:
+    """Map each leaf that was computed from leaves of other groups to those; one that others come from comes after them."""
+    found: dict[Value, list[Value]] = {}
+    for group in groups:
+        others = dict.fromkeys(v for other in groups if other is not group for v in other)
+        for leaf in group:
+            inputs = {v for node in _needed([leaf], set()) for v in node.inputs}
+            found[leaf] = [v for v in others if v in inputs and v not in group]
+    order = sorted(found, key=lambda leaf: -len(found[leaf]))
+    return {leaf: found[leaf] for leaf in order if found[leaf]}
 
 
 def _pull(
