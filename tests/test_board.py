@@ -17,7 +17,7 @@ ONE, OTHER = b"1" * 16, b"2" * 16
 
 
 def boards(size: int) -> list[Board]:
-    memory = mmap.mmap(-1, bytes_of(size))
+    memory = memoryview(mmap.mmap(-1, bytes_of(size)))
     return [Board(memory, rank, size) for rank in range(size)]
 
 

@@ -72,7 +72,8 @@ def meet(what: str) -> Any:
 
 @once
 def _meeting() -> Meeting:
-    return Meeting(world().control, waits())
+    *_, board = world().boards
+    return Meeting(world().control, waits(), board)
 
 
 def wait(request: Any, what: str) -> None:

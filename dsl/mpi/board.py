@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PIECE", "Board", "make_board"]
+__all__ = ["PIECE", "Board", "bytes_of", "make_boards"]
 
 PIECE = 1 << 20  # bytes of an array that go at once
 _RANKS = 8  # that read what all others have; for more, MPI's ways to reduce are quicker
@@ -31,10 +31,10 @@ _VIEWS = 256  # of pieces as arrays that are kept: to make one takes as long as 
 class Board:
     """The shared memory of a number of ranks, as one of them sees it."""
 
-    def __init__(self, memory: mmap.mmap, rank: int, size: int) -> None:
+    def __init__(self, memory: memoryview, rank: int, size: int) -> None:
         self._memory, self._rank, self._size, self._number = memory, rank, size, 0
-        self._each = bytes_of(size) // size
-        data = memoryview(memory)
+        self._each = len(memory) // size
+        data = memory
         self._words = data.cast("q")
         marks = [[r * self._each + odd * _MARK for r in range(size)] for odd in (0, 1)]
         self._own = [(mark[rank] // 8, data[mark[rank] + 8 : mark[rank] + 24]) for mark in marks]
@@ -45,7 +45,7 @@ class Board:
     @property
     def reduces(self) -> bool:
         """Whether ranks have room for pieces of arrays."""
-        return self._size <= _RANKS
+        return self._each > _PAGE
 
     def come(self, digest: bytes) -> Callable[[], bool]:
         """Say that this rank is here, and what for; return what tells whether all others are."""
@@ -89,25 +89,31 @@ class Board:
         return found
 
 
-def bytes_of(size: int) -> int:
-    """Return how much memory so many ranks share."""
-    return size * (_PAGE + (2 * PIECE if size <= _RANKS else 0))
+def bytes_of(size: int, *, pieces: bool = True) -> int:
+    """Return how much memory so many ranks share on a board, with room for pieces of arrays or without."""
+    return size * (_PAGE + (2 * PIECE if pieces and size <= _RANKS else 0))
 
 
-def make_board(comm: Any) -> Board | None:
-    """Return the board of a communicator's ranks; None if they are not on one machine that can have one. All ranks call this."""
+def make_boards(comm: Any, count: int) -> list[Board | None]:
+    """Return boards for a communicator's ranks, the first with room for arrays; None for each if they share no memory.
+
+    All ranks call this, and wait for one another here: it belongs where they are together anyway.
+    """
     from mpi4py import MPI
 
-    near = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
-    together = near.Get_size() == comm.Get_size()
+    rank, ranks = comm.Get_rank(), comm.Get_size()
+    near = comm.Split_type(MPI.COMM_TYPE_SHARED, rank)
+    together = near.Get_size() == ranks
     near.Free()
     able = together and platform.machine() in ("x86_64", "AMD64") and os.name == "posix"
     if not comm.allreduce(able, MPI.LAND):
-        return None
-    memory = _shared_memory(comm, bytes_of(comm.Get_size()))
+        return [None] * count
+    sizes = [bytes_of(ranks, pieces=k == 0) for k in range(count)]
+    memory = _shared_memory(comm, sum(sizes))
     if not comm.allreduce(memory is not None, MPI.LAND) or memory is None:
-        return None
-    return Board(memory, comm.Get_rank(), comm.Get_size())
+        return [None] * count
+    whole, starts = memoryview(memory), [sum(sizes[:k]) for k in range(count)]
+    return [Board(whole[at : at + n], rank, ranks) for at, n in zip(starts, sizes)]
 
 
 def _shared_memory(comm: Any, size: int) -> mmap.mmap | None:

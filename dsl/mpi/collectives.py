@@ -23,7 +23,7 @@ from dsl.errors import MismatchError
 from dsl.ir.communicator import NOBODY, current_location, wanted_place
 from dsl.ir.types import TensorType
 from dsl.mpi.behind import Behind
-from dsl.mpi.board import PIECE, Board, make_board
+from dsl.mpi.board import PIECE, Board
 from dsl.mpi.buffers import Buffers
 from dsl.mpi.messages import Record
 from dsl.mpi.once import once
@@ -47,13 +47,13 @@ def ranks() -> Ranks:
 class Meeting:
     """Where all ranks say what they are about to do, on a communicator for that alone, or a board."""
 
-    def __init__(self, comm: Any, waits: Waits) -> None:
+    def __init__(self, comm: Any, waits: Waits, board: Board | None) -> None:
         self.comm, self.waits = comm, waits
         self.size = comm.Get_size()
         self.count = 0
-        self._board = make_board(comm)
-        self._marks: Board | _Gather = self._board or _Gather(comm)
-        self.reduces = self._board is not None and self._board.reduces
+        self._board = board
+        self._marks: Board | _Gather = board or _Gather(comm)
+        self.reduces = board is not None and board.reduces
         self._left: Call | None = None
 
     def meet(self, what: str) -> Any:
@@ -192,8 +192,9 @@ class Ranks:
         self.lock = threading.RLock()
         self.buffers = Buffers()
         self.waits = waits()
-        self.meeting = Meeting(here.collective, self.waits)
-        self.behind = Behind(Meeting(here.behind, self.waits), here.threads)
+        collective, behind, _ = here.boards
+        self.meeting = Meeting(here.collective, self.waits, collective)
+        self.behind = Behind(Meeting(here.behind, self.waits, behind), here.threads)
         self._serial = 0
         self._sent: dict[tuple[int, int], int] = {}  # how many to a rank with a tag
         self._taken: dict[tuple[int, int], int] = {}

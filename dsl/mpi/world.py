@@ -9,10 +9,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from dsl.errors import ConfigError
 from dsl.mpi.once import once
+
+if TYPE_CHECKING:
+    from dsl.mpi.board import Board
 
 __all__ = ["World", "is_launched", "world"]
 
@@ -23,14 +27,16 @@ _LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS"
 class World:
     """This process among `size`; `comm` is for messages, `control` for agreements, the others for collectives.
 
-    `behind` is for those that go on while the program computes. All are None in a world of one.
+    `behind` is for those that go on while the program computes. All are None in a world of one. `boards` are what ranks of one
+    machine share: for collectives, for those behind the program, for agreements.
     """
 
     def __init__(
-        self, comm: Any, control: Any, threads: int, collective: Any = None, behind: Any = None
-    ) -> None:
+        self, comm: Any, control: Any, threads: int, collective: Any = None, behind: Any = None,
+        boards: Sequence[Board | None] = (None, None, None),
+    ) -> None:  # fmt: skip
         self.comm, self.control, self.threads = comm, control, threads
-        self.collective, self.behind = collective, behind
+        self.collective, self.behind, self.boards = collective, behind, boards
         self.rank = 0 if comm is None else comm.Get_rank()
         self.size = 1 if comm is None else comm.Get_size()
         self.lock = threading.RLock()  # MPI may allow one thread at a time
@@ -58,9 +64,11 @@ def world() -> World:
 
     if MPI.COMM_WORLD.Get_size() == 1:
         return World(None, None, MPI.Query_thread())
+    from dsl.mpi.board import make_boards
     from dsl.mpi.failure import watch
 
     comm, control, collective, behind = (MPI.COMM_WORLD.Dup() for _ in range(4))
-    found = World(comm, control, MPI.Query_thread(), collective, behind)
+    boards = make_boards(comm, 3)
+    found = World(comm, control, MPI.Query_thread(), collective, behind, boards)
     watch(found)
     return found

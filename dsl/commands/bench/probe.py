@@ -61,7 +61,9 @@ def peak_memory(case: Case, peer: str) -> dict[str, Any]:
 def _run(text: str, environment: dict[str, str]) -> dict[str, Any]:
     path = [str(Path(dsl.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **environment}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a second process has the bytecode of the first
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # a second process has the bytecode of the first
     command = [sys.executable, "-c", text]
     try:
         done = subprocess.run(
