@@ -88,7 +88,7 @@ def test_vectors_have_the_bits_of_elements(op: Op) -> None:
         emit_loop(module, f"{name}_0", op, sample, 0)
     text = module.text()
     routines.provide(text)
-    code = jit.load(text, level=1)
+    code = jit.load(text, level=0)  # where LLVM has mistakes of its own with masks
     for name, sample in chosen.items():
         _, outputs = outputs_of(op, sample)
         inputs = [repeated(x) for x in operands(op, sample)]

@@ -316,14 +316,22 @@ class _Widening:
 
     def run(self) -> Widened:
         if self.stop:
-            name, ends = self.overloaded("get.active.lane.mask", "i1"), ["i64", "i64"]
-            counts = [f"i64 {self.out.counter}", f"i64 {self.stop}"]
-            self.call_by_name(self.mask.split()[-1], f"{name}.i64", self.type("i1"), counts, ends)
+            self.write_mask()
         for step in self.given.steps:
             self.write(step)
         for total in self.given.sums.values():
             self.finish(total)
         return self.out
+
+    def write_mask(self) -> None:
+        """Compare the lanes' numbers with how many elements are left, which are few. (LLVM's own function for this aborts at -O0.)"""
+        left, numbers = f"{self.out.counter}.left", ", ".join(f"i32 {k}" for k in range(self.lanes))
+        self.out.body += [
+            f"  {left}.64 = sub i64 {self.stop}, {self.out.counter}",
+            f"  {left} = trunc i64 {left}.64 to i32",
+            *self.spread("i32", left, f"{left}.all"),
+            f"  {self.mask.split()[-1]} = icmp sgt {self.type('i32')} {left}.all, <{numbers}>",
+        ]
 
     def named(self, name: str) -> str:
         return f"{name}.{self.lanes}{'m' if self.stop else ''}"

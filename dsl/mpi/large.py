@@ -64,7 +64,7 @@ class Incoming:
         self._receive = receive  # into some bytes, from a rank, with a tag
         self._empty = Buffers().empty
         self._channels: dict[tuple[int, int], _Channel] = {}
-        self._wanted: list[tuple[int, int, int]] = []
+        self._wanted: dict[tuple[int, int], int] = {}  # bytes, by channel
         self._waiting = 0  # bytes
 
     def take(
@@ -79,16 +79,16 @@ class Incoming:
         if channel.ahead is not None:
             (memory, request), channel.ahead = channel.ahead, None
             self._waiting -= memory.size
-            self._wanted.append((source, tag, memory.size))
+            self._wanted[source, tag] = memory.size
             return request, np.ndarray(shape, dtype, memory)
         array = self._empty(shape, dtype)
         if channel.announced > 1:  # so that what comes once has no second memory
-            self._wanted.append((source, tag, array.nbytes))
+            self._wanted[source, tag] = array.nbytes
         return self._receive(as_bytes(array), source, tag), array
 
     def expect(self) -> None:
         """Tell MPI where the next arrays go; to be called while there is time."""
-        for source, tag, size in self._wanted:
+        for (source, tag), size in self._wanted.items():
             channel = self._channels[source, tag]
             if channel.ahead is None and self._waiting + size <= _AHEAD:
                 memory = self._empty((size,), np.dtype(np.uint8))

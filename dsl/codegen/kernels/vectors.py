@@ -164,7 +164,10 @@ class VectorLoops(Space):
         """Return a body for so many lanes; what it calls is declared, and its sums have memory."""
         wide = loop.body.widened(lanes, stop)
         for name, (result, args) in wide.calls.items():
-            fn.module.declare(name, result, args, "nounwind willreturn memory(none)")
+            pure = (
+                "" if name.startswith("llvm.") else " willreturn memory(none)"
+            )  # LLVM knows its own
+            fn.module.declare(name, result, args, f"nounwind{pure}")
         for name, type in wide.slots:
             fn.at_entry(f"{name} = alloca {type}")
         return wide
