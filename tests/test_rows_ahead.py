@@ -6,6 +6,13 @@ import numpy as np
 import pytest
 
 import dsl
+from dsl.codegen.kernels import ahead
+
+
+@pytest.fixture(autouse=True)
+def _older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this one is, take it for one that gains by fetching."""
+    monkeypatch.setattr(ahead, "register_bytes", lambda: 32)
 
 
 def layer_norm(x, gain, bias):
@@ -44,6 +51,13 @@ def check(function: object, jitted: object, arrays: list[np.ndarray]) -> None:
 def test_where_rows_are_fetched(shape: tuple[int, ...], count: int) -> None:
     jitted, arrays = dsl.jit(layer_norm), operands(shape)
     assert jitted.ir(*arrays, stage="llvm").count("call void @llvm.prefetch") == count
+    check(layer_norm, jitted, arrays)
+
+
+def test_newer_processors_fetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "register_bytes", lambda: 64)
+    jitted, arrays = dsl.jit(layer_norm), operands((512, 1024))
+    assert "llvm.prefetch" not in jitted.ir(*arrays, stage="llvm")
     check(layer_norm, jitted, arrays)
 
 
