@@ -25,7 +25,8 @@ _SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as man
 _REGISTERS = 4  # that a call of an elementary function fills
 _SHORT = 16  # iterations of a loop that is left to be unrolled
 _STAYING = 8  # registers with what a loop around adds up
-_SMALL = 12  # instructions of a loop that works on four vectors at once
+_STEP = 12  # instructions of a loop that is done in one step, if all of it fits into registers
+_SMALL = 6  # instructions of a loop that works on four vectors at once
 
 
 def fits_registers(extent: Operand, one: int) -> bool:
@@ -116,7 +117,7 @@ class VectorLoops(Space):
         low, high = ends
         one = register_bytes() // loop.body.widest
         extent = fn.sub(high, low)
-        if fits_registers(extent, one) and loop.body.work <= _SMALL and not loop.body.calls:
+        if fits_registers(extent, one) and loop.body.work <= _STEP and not loop.body.calls:
             self.wide_step(fn, loop, extent, low)
             return
         many = one * self.registers(loop.body, one, extent)
