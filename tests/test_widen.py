@@ -150,6 +150,13 @@ def test_short_rows(dtype: str, length: int) -> None:
             np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
 
+def test_rows_that_are_turned_round_are_workspace() -> None:
+    """They are planned, checked for memory and reported like any other array of the program."""
+    compiled = dsl.jit(lambda x, y: ((x[:, None, :] - y[None, :, :]) ** 2).sum(axis=2))
+    args = np.ones((20, 3)), np.ones((100, 3))
+    assert "rows turned round" in str(compiled.lower(*args).memory_report())
+
+
 def test_what_is_left_to_llvm() -> None:
     """Addresses that depend on data, other strides, sums in a given order, branches, unknown calls."""
     head = [

@@ -256,6 +256,11 @@ class Region:
             self.program.ensure(slot, self.dim(size))
         return self.in_slot(slot, value)
 
+    def borrow(self, size: DimLike, note: str) -> tuple[Value, Callable[[], None]]:
+        """Return the address of so many bytes of the program's workspace, and what gives them back."""
+        slot = self.program.allocate(size, self, note)
+        return slot.variable.get(), lambda: self.program.release(slot)
+
     def in_slot(self, slot: Slot, value: ir.Value) -> Placed:
         dims = tuple(self.dim(d) for d in value.shape)
         pointer = slot.variable.get()

@@ -140,6 +140,9 @@ class Source:
     def set_register(self, value: ir.Value, scalar: Scalar) -> None:
         raise AssertionError("a kernel on a GPU sets no registers")
 
+    def borrow(self, size: DimLike, note: str) -> tuple[Value, Callable[[], None]]:
+        raise AssertionError("a kernel on a GPU takes no workspace of the host's program")
+
     def fail_expression(self, fn: Function, bad: Value, e: Expression, number: Value) -> None:
         raise AssertionError("a kernel on a GPU cannot stop the program")
 

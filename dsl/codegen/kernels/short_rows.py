@@ -16,7 +16,8 @@ from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.evaluate import Evaluator, literal, unchecked
 from dsl.codegen.expressions import Expression, Var
 from dsl.codegen.kernels.rows import Results, Rows
-from dsl.codegen.llvm import Function, Operand, Value
+from dsl.codegen.llvm import Function, Operand
+from dsl.codegen.memory import nbytes
 from dsl.codegen.plan import Root, Stage
 
 __all__ = ["ShortRows"]
@@ -24,7 +25,6 @@ __all__ = ["ShortRows"]
 _LONGEST = 16  # elements of a row that is unrolled
 _ACROSS = 16  # elements of the axis along which vectors go, at least
 _OUTER = 8.0  # points of the loops around that share a copy, at least
-_STACK = 16 * 1024  # bytes of a copy on the stack; more comes from the allocator
 
 Copies = dict[tuple[Any, Any], Array]
 
@@ -152,29 +152,25 @@ class ShortRows(Rows):
     # -- copies --------------------------------------------------------------------------------------------------------
 
     def copies(self, fn: Function) -> tuple[Copies, Callable[[], None]]:
-        """Copy what is read in long steps, so that rows are columns; return that, and what frees the memory."""
+        """Copy what is read in long steps, so that rows are columns; return that, and what gives the memory back."""
         made: Copies = {}
-        to_free: list[Value] = []
+        to_release: list[Callable[[], None]] = []
         far = (e for stage in self.kernel.stages for e in self.loads(stage) if not self.is_near(e))
         for e in far:
             if (e.value, e.index) in made:
                 continue
+            size = nbytes((self.along.extent, self.across.extent), e.dtype.itemsize)
+            pointer, release = self.host.borrow(size, "rows turned round")
+            to_release.append(release)
             length, count = self.host.dim(self.along.extent), self.host.dim(self.across.extent)
-            size = fn.mul(fn.mul(length, count), e.dtype.itemsize)
-            if isinstance(size, int) and size <= _STACK:
-                pointer = fn.alloca(size, 64)
-            else:
-                pointer = fn.call("ptr", "dsl_alloc", fn.as_value(size, "i64"))
-                to_free.append(pointer)
-            target = Array(e.dtype, pointer, (length, count), (count, 1))
+            made[e.value, e.index] = target = Array(e.dtype, pointer, (length, count), (count, 1))
             self.copy(fn, e, target)
-            made[e.value, e.index] = target
 
-        def release() -> None:
-            for pointer in to_free:
-                fn.call("void", "dsl_free", pointer)
+        def release_all() -> None:
+            for release in to_release:
+                release()
 
-        return made, release
+        return made, release_all
 
     def copy(self, fn: Function, e: Expression, target: Array) -> None:
         length, count = target.dims

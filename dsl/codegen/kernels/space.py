@@ -5,7 +5,7 @@ Neighbouring axes over which every access runs through memory in one stride are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from dsl.codegen import elementwise
@@ -32,6 +32,8 @@ class KernelHost(Host, Protocol):
     fn: Function
 
     def set_register(self, value: ir.Value, scalar: Scalar) -> None: ...
+
+    def borrow(self, size: DimLike, note: str) -> tuple[Value, Callable[[], None]]: ...
 
     def fail_expression(
         self, fn: Function, bad: Value, expression: Expression, number: Value
