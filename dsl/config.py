@@ -291,6 +291,11 @@ class Config:
         300,
         "Seconds that a rank waits for others before it gives up and says what it waits for.",
     )
+    mpi_shared_memory = Option(
+        FLAG,
+        True,
+        "Let ranks of one machine reach each other over memory that they share, rather than by messages of MPI.",
+    )
     cache_dir = Option(
         CACHE_DIR,
         None,

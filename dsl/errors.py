@@ -13,8 +13,8 @@ __all__ = [
     "AbortedError", "AliasError", "BranchError", "CancelledError", "CheckpointError", "ConfigError", "ConversionError",
     "CorruptCheckpointError", "DeadlineError", "DeviceError", "DeviceMemoryError", "DslError", "FeedError",
     "GradientError", "IndexTypeError", "InternalError", "LeakError", "LoopTypeError", "MismatchError",
-    "MissingAttributeError", "MissingCheckpointError", "NanError", "NonConcreteError", "OutOfRangeError", "ParseError",
-    "PeerError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError", "UndefinedError",
+    "MissingAttributeError", "MissingCheckpointError", "NanError", "NonConcreteError", "NumberError", "OutOfRangeError",
+    "ParseError", "PeerError", "ShapeError", "SourceError", "StaticArgumentError", "TypeRuleError", "UndefinedError",
     "UnsupportedError", "VerifyError",
 ]  # fmt: skip
 
@@ -54,6 +54,10 @@ class ShapeError(DslError, ValueError):
 
 class TypeRuleError(DslError, TypeError):
     """Operands of a dtype or rank that an op does not take."""
+
+
+class NumberError(DslError, OverflowError, ValueError):
+    """A number that a dtype cannot hold, in NumPy's own words."""
 
 
 class IndexTypeError(DslError, IndexError):

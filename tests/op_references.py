@@ -227,6 +227,16 @@ def _sort(x: np.ndarray, axis: int, stable: bool, descending: bool = False) -> n
     return np.flip(ordered, axis) if descending else ordered
 
 
+def _nth_element(x: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
+    if not x.shape[axis]:
+        x = np.full_like(
+            x,
+            0 if x.dtype.kind in "biu" else np.nan,
+            shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :]),
+        )
+    return np.take(_sort(x, axis, stable=True), places, axis, mode="clip")
+
+
 def _searchsorted(a: np.ndarray, v: np.ndarray, side: Any) -> np.ndarray:
     if a.dtype.kind == "c":
         return np.searchsorted(a, v, side=side)
@@ -297,6 +307,7 @@ _TABLE: dict[str, Callable[..., Any]] = {
     "scatter": _scatter,
     "nonzero": _nonzero,
     "sort": _sort,
+    "nth_element": _nth_element,
     "argsort": _argsort,
     "searchsorted": _searchsorted,
     "unique": _unique,

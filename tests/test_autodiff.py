@@ -980,6 +980,32 @@ def test_jacobian_of_a_loop(jacobian: Any) -> None:
     np.testing.assert_allclose(jacobian(function)(x), expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("jacobian", [dsl.jacfwd, dsl.jacrev])
+def test_jacobian_of_a_result_whose_size_the_data_decides(jacobian: Any, backend: str) -> None:
+    def function(x):
+        return np.cumsum(x[x > 0] ** 2)
+
+    found = jacobian(anew(function))(np.array([1.0, -1.0, 3.0]))
+    np.testing.assert_allclose(found, [[2.0, 0, 0], [2.0, 0, 6.0]])
+
+
+@pytest.mark.parametrize("jacobian", [dsl.jacfwd, dsl.jacrev])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_jacobian_with_respect_to_arguments_of_several_sizes(jacobian: Any, dynamic: bool) -> None:
+    def function(x, y, z):
+        return x * z, np.outer(y, x)
+
+    compiled = dsl.jit(jacobian(anew(function), argnums=(2, 0, 1, 0)), dynamic=dynamic)
+    x, y = np.array([1.0, 2.0]), np.array([3.0, 4.0, 5.0])
+    (by_z, by_x, by_y, again), (_, outer_by_x, outer_by_y, _) = compiled(x, y, np.float32(2))
+    np.testing.assert_array_equal(by_z, x)
+    np.testing.assert_array_equal(by_x, 2 * np.eye(2))
+    np.testing.assert_array_equal(again, by_x)
+    np.testing.assert_array_equal(by_y, np.zeros((2, 3)))
+    np.testing.assert_array_equal(outer_by_x, np.einsum("i,jk->ijk", y, np.eye(2)))
+    np.testing.assert_array_equal(outer_by_y, np.einsum("ik,j->ijk", np.eye(3), x))
+
+
 def test_jacobian_has_aux() -> None:
     found, aux = dsl.jacrev(lambda x: (x * x, "beside"), has_aux=True)(X)
     np.testing.assert_allclose(found, np.diag(2 * X))
@@ -1027,6 +1053,76 @@ def test_prints_once(capsys: pytest.CaptureFixture[str], backend: str) -> None:
     assert capsys.readouterr().out == "x is 2.0\ntrip 0\ntrip 1\n"
     assert dsl.grad(dsl.checkpoint(noisy))(2.0) == 12.0
     assert capsys.readouterr().out == "x is 2.0\ntrip 0\ntrip 1\n"
+
+
+@pytest.mark.parametrize("jacobian", [dsl.jacfwd, dsl.jacrev])
+def test_jacobians_do_once_what_the_function_does(
+    jacobian: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def noisy(x, y):
+        print("x is", x)
+        return x * y, x + y
+
+    assert jacobian(noisy, argnums=(0, 1))(2.0, 3.0) == ((3.0, 2.0), (1.0, 1.0))
+    assert capsys.readouterr().out == "x is 2.0\n"
+
+
+@pytest.mark.parametrize("jacobian", [dsl.jacfwd, dsl.jacrev])
+def test_jacobians_take_one_element_of_a_queue(jacobian: Any) -> None:
+    queue = dsl.FIFOQueue(10, np.float64, ())
+    queue.enqueue_many([5.0, 6.0, 7.0])
+
+    def function(x, y):
+        taken = queue.dequeue()
+        return x * taken, y + taken
+
+    assert jacobian(function, argnums=(0, 1))(2.0, 3.0) == ((5.0, 0.0), (0.0, 1.0))
+    assert queue.size() == 2
+    with dsl.Graph() as graph:
+        x = dsl.placeholder(np.float64, ())
+        found = jacobian(function)(x, 3.0)
+    with dsl.Session(graph) as session:
+        assert session.run(found, {x: 2.0}) == (6.0, 0.0)
+    assert queue.size() == 1
+
+
+def test_vmap_takes_one_element_of_a_queue_for_all_items() -> None:
+    """It depends on no item, so that it happens once; what depends on them goes into a queue in their order."""
+    queue, sent = dsl.FIFOQueue(10, np.float64, ()), dsl.FIFOQueue(10, np.float64, ())
+    queue.enqueue_many([5.0, 6.0])
+
+    def function(x):
+        found = x + queue.dequeue()
+        sent.enqueue(found)
+        return found
+
+    np.testing.assert_array_equal(dsl.vmap(function)(np.arange(3.0)), [5.0, 6.0, 7.0])
+    assert queue.size() == 1
+    np.testing.assert_array_equal(sent.dequeue_many(3), [5.0, 6.0, 7.0])
+
+
+def test_jacfwd_in_turns_does_once_what_the_function_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The sizes of what a backward loop carries are known inside it alone, so directions take turns there."""
+    queue = dsl.FIFOQueue(10, np.float64, ())
+    queue.enqueue(1.0)
+
+    def cubes(x):
+        print("x is", x)
+        found = []
+        for i in range(len(x)):
+            if x[i] > 0:
+                found.append(x[i] ** 3)
+        return np.array(found).sum(), x * len(found)
+
+    hessian, aux = dsl.hessian(cubes, has_aux=True)(np.array([1.0, -1.0]))
+    np.testing.assert_array_equal(hessian, np.diag([6.0, 0.0]))
+    np.testing.assert_array_equal(aux, [1.0, -1.0])
+    assert capsys.readouterr().out == "x is [ 1. -1.]\n"
+    with pytest.raises(GradientError, match="`dequeue` happens once"):
+        dsl.hessian(lambda x: cubes(x)[0] * queue.dequeue())(np.array([1.0, -1.0]))
+    assert queue.size() == 1
 
 
 def test_assertions_hold_in_gradients(backend: str) -> None:

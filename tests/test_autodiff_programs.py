@@ -56,6 +56,7 @@ MOVED = {
 
 # Why central differences say nothing anywhere; both modes agree, and with JAX's gradient where test_autodiff_jax.py has it.
 INCOMPARABLE = {
+    "searches_and_simulations-durand_kerner-1": "its result is rounded",
     "classics-bisection-1": "its result moves by comparisons alone",
     "finance-internal_rate_of_return-1": "its result moves by comparisons alone",
     "fractals_and_histograms-logistic_bifurcation-1": "it is chaotic: a step of any length leads elsewhere",

@@ -42,6 +42,7 @@ def test_the_options_and_their_defaults() -> None:
         "cuda_graphs": "off",
         "cuda_mpi": "off",
         "mpi_timeout": 300,
+        "mpi_shared_memory": True,
         "cache_dir": None,
         "cache_size": 1 << 30,
         "debug_nans": False,

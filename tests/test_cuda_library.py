@@ -228,6 +228,15 @@ def test_sorts_of_other_dtypes(dtype: str) -> None:
         check("argsort", [x], axis=len(shape) - 1, stable=True)
 
 
+def test_elements_by_their_places() -> None:
+    for shape, axis in [*SORTED, ((0, 3), 0)]:
+        n = shape[axis]
+        places = np.array([n // 2, 0, n - 1, n // 3, n + 7, -1])
+        for dtype in ("f32", "i64", "c64"):
+            check("nth_element", [with_nans(draw(dtype, *shape)), places], axis=axis)
+    check_symbolic("nth_element", [with_nans(draw("f32", 2, 1030, 3)), places], axis=1)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_searches(side: str) -> None:
     for n in (0, 1, 7, 1000):

@@ -179,6 +179,57 @@ def test_a_variable_defined_in_one_branch_only() -> None:
     assert isinstance(error, NameError)
 
 
+def test_a_variable_defined_in_one_branch_is_returned_from_another() -> None:
+    def f(x):
+        if x[0] > 0:
+            y = x * 2
+        if x[0] > 1:
+            return y
+        return x
+
+    refuse(
+        f, line(), error=UndefinedError, base=UnboundLocalError, says=["`y`"], at="return y", remedy="y",
+    )  # fmt: skip
+
+
+def test_a_variable_defined_in_one_branch_is_assigned_before_a_break() -> None:
+    def f(x):
+        if x[0] > 0:
+            y = x * 2
+        for i in range(3):
+            if x[0] > i - 0.5:
+                z = y
+                break
+        return z
+
+    refuse(
+        f, line(), error=UndefinedError, base=UnboundLocalError, says=["`y`"], at="z = y", remedy="y",
+    )  # fmt: skip
+
+
+def test_a_variable_defined_in_one_branch_is_put_into_a_tuple() -> None:
+    def f(x):
+        if x[0] > 0:
+            y = x * 2
+        if x[0] > 1:
+            return y, x
+        return x, x
+
+    refuse(
+        f, line(), error=UndefinedError, base=UnboundLocalError, says=["`y`"], at="return y, x", remedy="y",
+    )  # fmt: skip
+
+
+def test_an_error_in_a_branch_names_the_function_of_the_user() -> None:
+    def settle(x):
+        if x[0] > 0:
+            x = x + np.ones(7)
+        return x
+
+    with pytest.raises(ValueError, match="in settle"):
+        dsl.jit(settle)(np.ones(3))
+
+
 def test_a_variable_defined_in_a_loop_that_does_not_run() -> None:
     def f(x, n):
         for i in range(n):
@@ -627,13 +678,11 @@ def writes_a_global(x):
 
 
 def walrus_in_and(x):
-    if x[0] > 0 and (y := x[1]) > 0:
-        return y
-    return x[0]
+    return 2 * (x[0] > 0 and (y := x[1]) > 0)  # noqa: F841
 
 
 def walrus_in_conditional(x):
-    return (y := x[0]) if x[1] > 0 else x[2]  # noqa: F841
+    return abs((y := x[0]) if x[1] > 0 else x[2])  # noqa: F841
 
 
 SYNTAX = [

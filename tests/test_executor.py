@@ -34,13 +34,14 @@ from test_tokens import run_in_orders
 
 import dsl
 from dsl.codegen.cpu import memory
-from dsl.errors import CancelledError, DeadlineError, DslError
+from dsl.errors import CancelledError, DeadlineError, DslError, VerifyError
 from dsl.executor import Executor
 from dsl.ir.environment import Environment
 from dsl.ir.graph import Graph
 from dsl.ir.interpret import interpret
 from dsl.ir.text import parse
 from dsl.ir.token_machine import DEAD, run_tokens
+from dsl.ir.verify import verify
 from dsl.passes.lower_control import lower_control
 
 Machine = Callable[..., list[Any]]
@@ -363,6 +364,34 @@ def test_no_more_iterations_are_alive_than_allowed(machine, parallel):
     )
     assert [int(f) for f in found] == [20, 190]
     assert log.width() == parallel
+
+
+@each_compiled
+@pytest.mark.parametrize("parallel", [1, 2, 3])
+def test_a_loop_may_state_its_own_bound(machine, parallel):
+    body = """%x1 = add(%xi, %s) : i64[]
+      %nx = next_iteration(%x1) : i64[]
+      %slow = recv() {key="k"} after %xi : i64[]
+      %y1 = add(%yi, %slow) : i64[]
+      %ny = next_iteration(%y1) : i64[]"""
+    text = pair(body).replace('{frame="w"}', f'{{frame="w", parallel_iterations={parallel}}}')
+    log, meeting = Log(), Meeting()
+    meeting.later(0.02, [(("k", (("w", i),)), np.int64(i)) for i in range(20)])
+    meeting.later(0.02, [(("k", (("w", 20),)), DEAD)])
+    args = [np.int64(20), np.int64(0), np.int64(0)]
+    found = machine(parse(text), args, trace=log, environment=Environment(rendezvous=meeting))
+    assert [int(f) for f in found] == [20, 190]
+    assert log.width() == parallel
+
+
+@pytest.mark.parametrize(
+    ("bound", "fault"), [("0", "is 0, not at least 1"), ('"2"', "is a str"), ("true", "is a bool")]
+)
+def test_a_bound_that_makes_no_sense_breaks_a_rule(bound, fault):
+    text = COUNT.replace('{frame="w"}', f'{{frame="w", parallel_iterations={bound}}}', 1)
+    assert text != COUNT
+    with pytest.raises(VerifyError, match=f"attribute parallel_iterations {fault}"):
+        verify(parse(text))
 
 
 @each_machine

@@ -349,6 +349,42 @@ def test_argsort_of_keys_that_differ_only_in_their_last_bits() -> None:
     )
 
 
+def test_elements_by_their_places() -> None:
+    rng = np.random.default_rng(21)
+    shapes = [
+        ((1,), 0),
+        ((130,), 0),
+        ((5, 70), 1),
+        ((2, 266, 3), 1),
+        ((5000,), 0),
+        ((140_003,), 0),
+        ((0, 3), 0),
+    ]
+    for dtype in DTYPES:
+        for kind in ("few", "many", "odd"):
+            for shape, axis in shapes:
+                n = shape[axis]
+                places = np.array([n // 2 - 1, n // 2, 0, n - 1, n // 10, -3, n + 5])
+                check(
+                    OPS["nth_element"], (numbers(rng, dtype, shape, kind), places), {"axis": axis}
+                )
+
+
+def test_elements_by_their_places_where_a_sample_misleads() -> None:
+    n = 100_000
+    hard = [np.arange(n), np.arange(n)[::-1].copy(), np.arange(n) % 7, np.where(np.arange(n) % 1000 == 0, 5, 0),
+            np.full(n, 3), np.r_[np.zeros(n - 1, int), 1], np.r_[np.arange(n // 2), np.arange(n // 2)[::-1]]]  # fmt: skip
+    every = np.arange(0, n, n // 50)
+    for x in hard:
+        for dtype in (np.float64, np.int32, np.uint16):
+            check(OPS["nth_element"], (x.astype(dtype), every), {"axis": 0})
+
+
+def test_many_places_at_once() -> None:
+    x = np.random.default_rng(22).normal(size=5000)
+    check(OPS["nth_element"], (x, np.arange(0, 5000, 3)), {"axis": 0})
+
+
 def test_nonzero_of_many_elements() -> None:
     rng = np.random.default_rng(9)
     for dtype in DTYPES:

@@ -432,6 +432,26 @@ def test_a_function_is_defined_once_in_a_module() -> None:
     assert jit.load(module.text()).address("twice")
 
 
+@pytest.mark.skipif(register_bytes() < 64, reason="this CPU has no instruction for it")
+@BOTH
+@pytest.mark.parametrize("name", ["exp", "exp2", "pow", "erf"])
+def test_without_an_instruction_that_scales_by_powers_of_two(
+    name: str, dtype: np.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_exact(dtype)
+    with_one = "llvm.ldexp" in loop_text(name, dtype)
+    monkeypatch.setattr(math, "HAS_SCALING", False)
+    text = loop_text(name, dtype)
+    assert with_one
+    assert "llvm.ldexp" not in text
+    arrays = samples(name, dtype)
+    run = runner(jit.load(text), dtype, len(arrays))
+    bound = BOUNDS[name][dtype is DOUBLE]
+    assert ulps(run(*arrays), exact(name, dtype, *arrays)).max() <= bound
+    extremes = [np.resize(special(dtype), 131) for _ in arrays]
+    np.testing.assert_array_equal(run(*extremes), kernel(name, dtype)(*extremes))
+
+
 @pytest.fixture
 def _without_fma(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(math, "HAS_FMA", False)

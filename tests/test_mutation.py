@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -696,6 +697,35 @@ def test_names_swapped_in_a_loop_write_the_right_arrays(function: Function, n: i
     np.testing.assert_array_equal([x, y], plain)
 
 
+@pytest.mark.parametrize("x", [[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0]])
+def test_a_loop_that_is_unrolled_after_all_writes_once(
+    x: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which array `d` is depends on branches, so that names cannot change places in a loop of the graph."""
+
+    def swapped_after_branches(x, y):
+        a, c, d = x + 0.0, x + y, x - y
+        if x[0] > 0:
+            if x[1] > 0:
+                d = x + 1
+            y[0] = 5
+        for i in range(2):
+            print("trip", i)
+            a[i] = 10 * a[i]
+            y[i] += 1
+            c, d = d, c
+        return a, c, d
+
+    args = (np.array(x), np.array([3.0, 4.0]))
+    plain, mine = copy.deepcopy(args), copy.deepcopy(args)
+    expected = swapped_after_branches(*plain)
+    printed = capsys.readouterr().out
+    found = dsl.jit(swapped_after_branches)(*mine)
+    assert capsys.readouterr().out == printed
+    for got, wanted in zip((*found, *mine), (*expected, *plain), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 def test_a_swap_of_new_arrays_in_a_loop() -> None:
     def relax(x, n):
         a, b = x.copy(), np.zeros_like(x)
@@ -789,3 +819,165 @@ def test_writes_after_a_conditional_swap_in_a_loop_reach_the_callers_array() -> 
     for fn in (swapping, outer):
         for n in (1, 2):
             check_as_plain(fn, np.arange(3.0), n)
+
+
+# -- arrays that branches and loops choose -----------------------------------------------------------
+
+
+def chosen_in_nested_branches(x):
+    base = np.zeros_like(x)
+    best = base
+    if x[0] > 0:
+        if x[1] > 0:
+            best = best * 0.5 + x[0]
+        if x[2] > 0:
+            best = best * 0.5 + x[1]
+    best[0] = 7
+    return best, base
+
+
+def one_of_three(x):
+    base, other = np.zeros_like(x), np.ones_like(x)
+    best = base
+    if x[0] > 0:
+        best = base if x[1] > 0 else other
+    elif x[2] > 0:
+        best = other
+    best[0] = 7
+    return best, base, other
+
+
+def rebound_and_written_in_nested_branches(x):
+    best = np.zeros_like(x)
+    for i in range(len(x)):
+        if i % 2 == 0:
+            if x[i] > 0:
+                best = best * 0.5 + x[i]
+            elif x[i] < -1:
+                best[i] = x[i]
+    return best
+
+
+def picked(a, b, first, doubled):
+    if first:
+        if doubled:
+            return a * 2
+        return a
+    return b
+
+
+def what_a_function_picked(x):
+    p, q = np.zeros(3), np.ones(3)
+    for i in range(3):
+        y = picked(p, q, x[0] > 0, x[i] > 1)
+        y[i] += 7
+    return p, q, y
+
+
+def first_positive(rows, x):
+    for i in range(3):
+        if x[i] > 0:
+            return rows[i]
+    return np.zeros(3)
+
+
+def what_a_function_found(x):
+    rows = [np.zeros(3), np.ones(3), np.full(3, 2.0)]
+    found = first_positive(rows, x)
+    found += 100
+    return rows, found
+
+
+SIGNS = [np.array(s) * [1.0, 2.0, 3.0] for s in itertools.product((1.0, -1.0), repeat=3)]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        chosen_in_nested_branches, one_of_three, rebound_and_written_in_nested_branches, what_a_function_picked,
+        what_a_function_found,
+    ],
+)  # fmt: skip
+def test_write_goes_to_the_array_that_branches_chose(write: Function) -> None:
+    for x in SIGNS:
+        check_as_plain(write, x)
+
+
+def chosen_by_a_loop(x):
+    base, other = np.zeros_like(x), np.ones_like(x)
+    best = base
+    for i in range(len(x)):
+        if x[i] > 0:
+            best = other
+    best[0] = 7
+    return best, base, other
+
+
+def kept_by_a_loop(x):
+    base = np.zeros_like(x)
+    best = base
+    for i in range(len(x)):
+        if x[i] > 0:
+            if i > 0:
+                best = best * 0.5 + 1
+            if i > 1:
+                best = best * 0.5 + 2
+    best[0] = 7
+    return best, base
+
+
+def exchanged_by_a_loop(x):
+    a, b = np.zeros_like(x), np.ones_like(x)
+    first = a
+    for i in range(len(x)):
+        if x[i] > 0:
+            a, b = b, a
+    a[0] = 7
+    return a, b, first
+
+
+def view_chosen_twice(x):
+    v = x[1:]
+    if x[0] > 0:
+        v = x[:2]
+    w = v if x[1] > 0 else v * 2
+    w[0] = 9
+    return v, w
+
+
+def row_found_by_a_function(x):
+    rows = np.arange(9.0).reshape(3, 3)
+    found = first_positive(rows, x)
+    found += 100
+    return rows, found
+
+
+@pytest.mark.parametrize(
+    "write", [chosen_by_a_loop, kept_by_a_loop, exchanged_by_a_loop, view_chosen_twice, row_found_by_a_function]
+)  # fmt: skip
+def test_write_to_what_is_perhaps_another_array_is_refused(write: Function) -> None:
+    for x in SIGNS:
+        before = x.copy()
+        with pytest.raises(dsl.DslError, match="may or may not share memory"):
+            dsl.jit(write)(x)
+        np.testing.assert_array_equal(x, before)
+
+
+def test_arrays_that_many_branches_swap_are_refused_at_once() -> None:
+    """The ways from one array to those that may be the same memory double with each swap."""
+
+    @dsl.jit
+    def f(x):
+        p, q, r, s = x + 1, x + 2, x + 3, x + 4
+        for i in dsl.unroll(range(6)):
+            if x[i] > 0:
+                p, q = q, p
+            if x[i] > 1:
+                q, r = r, q
+            if x[i] > 2:
+                r, s = s, r
+            p[0] = 7.0
+        return p + q
+
+    with pytest.raises(dsl.errors.AliasError, match="too many arrays may be the same memory"):
+        f(np.arange(6.0))

@@ -19,6 +19,7 @@ from test_programs import check_same
 
 import dsl
 from dsl.codegen.cpu import memory
+from dsl.ir.types import BFLOAT16
 
 Program = Callable[..., Any]
 
@@ -711,7 +712,28 @@ def early_return(a, flag):
     return b
 
 
+def transposed_and_written(a, b, flag):
+    """The memory of `a` is free in the branch before its new contents are there, and then no more."""
+    a, b = np.stack([a, a]), np.stack([b, b])
+    if flag:
+        c, d = a.T, b.T
+        c[0] = -c[0]
+        d[0] = -d[0]
+    return a, b
+
+
+def computed_anew_one_after_the_other(a, b, flag):
+    a, b = np.outer(a, b), np.outer(b, b)
+    if flag:
+        total = a.sum()
+        a = np.sort(b.T, axis=0) + total
+        b = np.cumsum(a, axis=0).T.copy()
+    return a, b
+
+
 BRANCHES = [
+    (transposed_and_written, (A, B)),
+    (computed_anew_one_after_the_other, (A, B)),
     (swapped_if, (A, B)),
     (swapped_if_and_written, (A, B)),
     (one_or_the_other, (A, B)),
@@ -729,7 +751,7 @@ BRANCHES = [
 @pytest.mark.parametrize(("function", "args"), BRANCHES, ids=lambda x: getattr(x, "__name__", ""))
 def test_arrays_in_branches(function: Program, args: tuple[Any, ...]) -> None:
     compiled = dsl.jit(function)
-    for flag in (True, False, True):
+    for flag in (np.True_, np.False_, np.True_):  # Python's would be known while tracing
         plain, mine = copy.deepcopy(args), copy.deepcopy(args)
         expected, found = function(*plain, flag), compiled(*mine, flag)
         check_same(found, expected, "result")
@@ -1159,3 +1181,41 @@ def test_inputs_are_not_modified_unless_written() -> None:
         before = x.copy()
         dsl.jit(function)(x)
         np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [[300, 300, 0.001, 0.001], [1e-4, 1e-4, 1e4, 1e4], [1.001] * 4000, np.linspace(0.5, 1.5, 20)],
+    ids=["overflows", "underflows", "many", "few"],
+)
+@pytest.mark.parametrize("function", [np.sum, np.prod], ids=["sum", "prod"])
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
+def test_sums_and_products_of_halves_are_rounded_once(
+    dtype: Any, function: Any, numbers: Any
+) -> None:
+    halves = np.array(numbers).astype(dtype)
+    want = float(function(halves.astype(np.float32)).astype(dtype))
+    both = dsl.jit(lambda x: function(x, axis=0))(np.stack([halves, halves], axis=1))
+    for got in (dsl.jit(function)(halves), *both):
+        assert np.asarray(got).dtype == dtype
+        assert float(got) == pytest.approx(want, rel=2.0**-10 if dtype == np.float16 else 2.0**-7)
+
+
+def test_region_reads_an_array_whose_size_is_a_sum_of_sizes_that_the_data_decides() -> None:
+    def in_a_branch(x, k):
+        z = np.concatenate([x[: int(k[0])], x[: int(k[1])]])
+        return z[k[0]] if x[0] > 0 else z[-1]
+
+    def in_a_loop(x, k):
+        z = np.concatenate([x[: int(k[0])], x[: int(k[1])]])
+        j = 0
+        while j < len(z) and z[j] < x[2]:
+            z = z * 1.0
+            j += 1
+        return j, z
+
+    for function in (in_a_branch, in_a_loop):
+        compiled = dsl.jit(function)
+        for x in (np.array([1.0, 2.0, 1.5]), np.array([-1.0, -2.0, 1.5, 3.0])):
+            args = x, np.array([1, 2])
+            check_same(compiled(*args), function(*args), "result")

@@ -461,6 +461,17 @@ def test_prints_and_asserts_come_in_order(
     )
 
 
+def test_an_assertion_on_a_device_says_what_it_says_elsewhere() -> None:
+    @dsl.jit
+    def bounded(x):
+        with dsl.device("cpu:0"):
+            assert x[0] < 1, "too large"
+        return x
+
+    with pytest.raises(AssertionError, match="too large"):
+        bounded(np.ones(2))
+
+
 def solve(a, b):
     b[0] += 1
     return np.linalg.solve(a, b)

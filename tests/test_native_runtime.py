@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import inspect
 import itertools
 import math
 import os
@@ -38,10 +39,12 @@ from dsl.codegen.cpu.entry import (
     SameParam,
     ScalarResult,
     StaticParam,
+    View,
 )
 from dsl.codegen.llvm import Function, Module, Value
 from dsl.config import config
 from dsl.errors import ConfigError, InternalError
+from dsl.ir.dims import Symbol, dim_max, dim_min
 
 F4, F8, I8 = np.dtype("f4"), np.dtype("f8"), np.dtype("i8")
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -373,11 +376,15 @@ def test_numpy_scalars(dtype: np.dtype) -> None:
             assert f(other.type(1)) is NotImplemented
 
 
-def test_static_objects_are_compared_by_identity() -> None:
-    key = ("axis", 1)
-    f = dumper(StaticParam(key), NumberParam("int"), StaticParam(None))
-    assert f(key, 5, None)[0] == 5
-    assert f(("axis", len(key) - 1), 5, None) is NotImplemented
+def test_static_objects_are_compared_by_identity_and_plain_ones_by_value() -> None:
+    key, held = ("axis", 1000), ["axis"]
+    f = dumper(StaticParam(key), NumberParam("int"), StaticParam(None), StaticParam(held))
+    assert f(key, 5, None, held)[0] == 5
+    assert f(("axis", int("1000")), 5, None, held)[0] == 5
+    assert f(("axis", int("1001")), 5, None, held) is NotImplemented
+    assert f(["axis", 1000], 5, None, held) is NotImplemented
+    assert f(key, 5, None, list(held)) is NotImplemented
+    assert dumper(StaticParam(1), NumberParam("int"))(True, 5) is NotImplemented
     assert f(key, 5, 0) is NotImplemented
 
 
@@ -478,13 +485,77 @@ def test_arguments_constants_and_earlier_results() -> None:
     assert none is None
 
 
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_a_view_lies_where_the_words_of_the_frame_say(n: int) -> None:
+    size = Symbol("n", 2)
+    numbers: list[tuple[Any, int]] = [
+        (size * size - 3 * size + 1, n * n - 3 * n + 1),
+        ((1 - size) // 2, (1 - n) // 2),
+        ((1 - size) % 3, (1 - n) % 3),
+        (dim_max(size - 4, 4 - size), max(n - 4, 4 - n)),
+        (dim_min(size - 4, 4 - size), min(n - 4, 4 - n)),
+        ((size * 2) // (size + 1) * 8, n * 2 // (n + 1) * 8),
+        (-7, -7),
+    ]
+    places: Any = ((size, ("param", 0, 1)),)
+    for dim, expected in numbers:
+        view = View(Argument(0), F4, 0, (1,), (dim,), places)
+        f = made(nothing, EntrySpec([ArrayParam(F4, (size,))], [view]))
+        assert f(np.zeros(n, F4)).strides == (expected,)
+
+
+def test_a_view_of_a_hidden_result_keeps_it() -> None:
+    x, size = np.arange(5, dtype=F4), Symbol("n", 2)
+    back = View(Earlier(0), F4, 4 * size - 4, (size,), (-4,), ((size, ("result", 0, 1)),))
+    f = made(copy, EntrySpec([ArrayParam(F4, (size,))], [ArrayResult(F4, 1), back], hidden=1))
+    found = f(x)
+    np.testing.assert_array_equal(found, x[::-1])
+    assert found.base.flags.owndata
+    g = made(copy, EntrySpec([ArrayParam(F4, (size,))], [ArrayResult(F4, 1), back], "tuple"))
+    whole, turned = g(x)
+    assert turned.base is whole
+
+
+def test_a_view_is_writeable_if_its_array_is() -> None:
+    free = View(Argument(0), F4, 4, (2,), (4,))
+    fixed = View(Argument(0), F4, 0, (3,), (0,), writeable=False)
+    f = made(nothing, EntrySpec([ArrayParam(F4, (3,))], [free, fixed], "tuple"))
+    x = np.zeros(3, F4)
+    assert [v.flags.writeable for v in f(x)] == [True, False]
+    x.flags.writeable = False
+    assert [v.flags.writeable for v in f(x)] == [False, False]
+
+
+def test_a_signature_says_how_arguments_may_be_given() -> None:
+    def like(a: int, /, b: int, c: int = 3, *, d: int = 4) -> None: ...
+
+    params = [NumberParam("int")] * 4
+    spec = EntrySpec(params, [ArrayResult(I8, 1)], signature=inspect.signature(like))
+    f = made(dump(8), spec)
+    taken = lambda *args, **kwargs: f(*args, **kwargs)[::2].tolist()
+    assert taken(1, 2) == [1, 2, 3, 4]
+    assert taken(1, b=5) == [1, 5, 3, 4]
+    assert taken(1, 2, 6, d=7) == [1, 2, 6, 7]
+    assert taken(1, d=7, c=8, b=9) == [1, 9, 8, 7]
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        ((1,), {}), ((1, 2, 3, 4), {}), ((1, 2, 3, 4, 5), {}), ((1, 2), {"b": 2}), ((1, 2), {"e": 2}),
+        ((), {"a": 1, "b": 2}), ((1, 2), {"d": "x"}), ((1, 2), {"a": 1}),
+    ]  # fmt: skip
+    for args, kwargs in calls:
+        assert f(*args, **kwargs) is NotImplemented
+    declined = lambda *args, **kwargs: (args, kwargs)
+    g = made(dump(8), EntrySpec(**{**_fields(spec), "declined": declined}))
+    assert g(1, 2, e=5) == ((1, 2), {"e": 5})
+
+
 def test_references_are_counted() -> None:
     x, key = np.zeros(3, F4), object()
+    views = [View(of, F4, 4, (2,), (4,)) for of in (Argument(0), Earlier(0))]
     f = made(
         copy,
         EntrySpec(
             [ArrayParam(F4, (3,))],
-            [ArrayResult(F4, 1), Argument(0), Constant(key), Earlier(0)],
+            [ArrayResult(F4, 1), Argument(0), Constant(key), Earlier(0), *views],
             "tuple",
         ),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,115 @@ def test_list_of_an_object_in_a_derivative() -> None:
     assert log.items == [3.0]
 
 
+class Tally:
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.total = 0.0
+
+    def add(self, x: Any) -> None:
+        self.items.append(x)
+        self.total = self.total + x
+
+
+class Nest:
+    def __init__(self) -> None:
+        self.tally = Tally()
+
+
+def nested_object(x):
+    nest = Nest()
+    for i in range(int(x.sum())):
+        nest.tally.add(x[i % 3] * x[0])
+    return nest.tally.total + sum(nest.tally.items)
+
+
+def objects_in_a_list(x):
+    tallies = [Tally(), Tally()]
+    for i in range(int(x.sum())):
+        for tally in tallies:
+            tally.add(x[i % 3])
+    return tallies[0].total + sum(tallies[1].items)
+
+
+def object_in_a_dict(x):
+    held = {"tally": Tally()}
+    for i in range(int(x.sum())):
+        held["tally"].add(x[i % 3])
+    return held["tally"].total
+
+
+def object_made_in_a_loop(x):
+    total = 0.0
+    for i in range(3):
+        nest = Nest()
+        for j in range(int(x[2])):
+            nest.tally.add(x[i] * x[j])
+        total += nest.tally.total
+    return total
+
+
+def object_made_in_a_branch(x):
+    def made(y):
+        tally = Tally()
+        for j in range(int(x[2])):
+            tally.add(y[j])
+        return tally
+
+    tally = made(x)
+    if x[0] > 0:
+        tally = made(2 * x)
+    return tally.total + sum(tally.items)
+
+
+def list_that_grows_by_a_sum(x):
+    items, total = [], 0.0
+    while total < 5.0:
+        items = items + [x[2]]
+        total = total + x[0]
+    return sum(items)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        nested_object, objects_in_a_list, object_in_a_dict, object_made_in_a_loop, object_made_in_a_branch,
+        list_that_grows_by_a_sum,
+    ],
+)  # fmt: skip
+def test_growing_lists_of_objects_inside_others_and_their_derivatives(program: Any) -> None:
+    x = np.array([0.6, 1.0, 2.2])
+    check_as_plain(program, x)
+    slopes = [(program(x + step) - program(x - step)) / 2e-6 for step in 1e-6 * np.eye(3)]
+    np.testing.assert_allclose(dsl.grad(program)(x), slopes, rtol=1e-6, atol=1e-6)
+
+
+def test_objects_in_a_list_of_another_object_have_a_remedy_in_derivatives() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.tallies = [Tally()]
+
+    def through_the_attribute(x):
+        holder = Holder()
+        for _ in range(int(x.sum())):
+            holder.tallies[0].add(x[0])
+        return holder.tallies[0].total
+
+    def through_a_variable(x):
+        holder = Holder()
+        tally = holder.tallies[0]
+        for _ in range(int(x.sum())):
+            tally.add(x[0])
+        return holder.tallies[0].total
+
+    x = np.array([0.6, 1.0, 2.2])
+    check_as_plain(through_the_attribute, x)
+    with pytest.raises(
+        dsl.errors.UndefinedError, match=r"give the objects in `holder` variables of their own"
+    ):
+        dsl.grad(through_the_attribute)(x)
+    np.testing.assert_allclose(dsl.grad(through_a_variable)(x), [3.0, 0.0, 0.0])
+
+
 def test_growing_list_has_other_names() -> None:
     def program(x):
         one = other = []
@@ -218,6 +329,34 @@ def test_raise_with_values_outside_branches() -> None:
         dsl.jit(fail)(np.ones(3))
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        dsl.grad,
+        dsl.hessian,
+        lambda f: dsl.jit(dsl.grad(f)),
+        lambda f: dsl.grad(dsl.checkpoint(f)),
+        lambda f: lambda x: dsl.jvp(f, (x,), (x,)),
+        lambda f: dsl.jit(lambda x: dsl.cond(x[0] > 0, lambda: dsl.grad(f)(x), lambda: x)),
+    ],
+)
+def test_a_derivative_of_what_always_raises_raises_its_message(transform: Any) -> None:
+    def refuse(x):
+        y = 2 * x[0]
+        raise ValueError(f"{{no}} {y:.2f} of {x}")
+
+    with pytest.raises(ValueError, match=r"^\{no\} 2\.00 of \[1\. 2\.\]"):
+        transform(refuse)(np.array([1.0, 2.0]))
+
+
+def test_a_batch_of_what_always_raises_names_no_item() -> None:
+    def refuse(x):
+        raise ValueError(f"no {x:.2f}")
+
+    with pytest.raises(ValueError, match=r"^no …$"):
+        dsl.vmap(refuse)(np.ones(3))
+
+
 def test_generator_is_run_as_python_runs_it() -> None:
     def count(x):
         k = 0
@@ -246,3 +385,258 @@ def test_a_decorated_generator_is_refused() -> None:
 
     with pytest.raises(dsl.errors.ConversionError, match="`yield` cannot be converted"):
         pieces(np.ones(4))
+
+
+class Mode:
+    def __init__(self) -> None:
+        self.name = "plain"
+
+
+def function_chosen_in_a_loop(x):
+    function = np.sin
+    for i in range(3):
+        if x[i] > 0:
+            function = np.cos
+    return function(x)
+
+
+def text_chosen_in_a_loop(x):
+    word, i = "no", 0
+    while i < x.sum():
+        if x[i] > 0.5:
+            word = "yes"
+        i += 1
+    return 2.0 if word == "yes" else 1.0
+
+
+def text_read_in_the_next_trip(x):
+    word, total = "no", 0.0
+    for i in range(len(x)):
+        total += 1.0 if word == "yes" else 0.0
+        if x[i] > 0:
+            word = "yes"
+    return total
+
+
+def object_of_another_class(x):
+    pair = Mode()
+    for i in range(3):
+        if x[i] > 0:
+            pair = Pair(x[i])
+    return pair.a
+
+
+def attribute_chosen_in_a_loop(x):
+    mode = Mode()
+    for i in range(3):
+        if x[i] > 0:
+            mode.name = "other"
+    return 1.0 if mode.name == "other" else 0.0
+
+
+def attribute_chosen_in_a_branch(x):
+    mode = Mode()
+    if x[0] > 0:
+        mode.name = "other"
+    return 1.0 if mode.name == "other" else 0.0
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        function_chosen_in_a_loop, text_chosen_in_a_loop, text_read_in_the_next_trip, object_of_another_class,
+        attribute_chosen_in_a_loop, attribute_chosen_in_a_branch,
+    ],
+)  # fmt: skip
+def test_data_does_not_choose_objects_in_branches_of_loops(program: Any) -> None:
+    with pytest.raises(dsl.errors.BranchError, match="after one branch of an `if` and") as caught:
+        dsl.jit(program)(np.ones(3))
+    assert caught.value.location is not None
+    assert caught.value.remedy
+
+
+def test_what_is_not_read_may_be_chosen_in_a_loop() -> None:
+    def program(x):
+        total, word = 0.0, "no"
+        for i in range(3):
+            word = "yes" if i == 1 else word
+            total += x[i]
+        return total
+
+    check_as_plain(program, np.ones(3))
+
+
+class Lazy:
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    @cached_property
+    def total(self) -> Any:
+        total = 0.0
+        for v in self.x:
+            if v > 0:
+                total += v
+        return total
+
+    @property
+    def scaled(self) -> Any:
+        factor = 2.0
+        if self.x[0] > 0:
+            factor = 3.0
+        return lambda v: factor * v
+
+
+def test_what_a_property_returns_is_called() -> None:
+    def program(x):
+        return Lazy(x).scaled(2.0)
+
+    check_as_plain(program, np.array([1.0, -2.0]))
+    check_as_plain(program, np.array([-1.0, -2.0]))
+
+
+def test_cached_property_with_a_condition_on_data() -> None:
+    def program(x):
+        lazy, found = Lazy(x), 0.0
+        for v in x:
+            if v > 0:
+                found += lazy.total
+        return found, lazy.total, lazy.total
+
+    check_as_plain(program, np.array([1.0, -2.0, 4.0]))
+
+
+def test_class_inside_the_function_has_conditions_on_data() -> None:
+    def program(x):
+        class Counter:
+            def __init__(self, start):
+                self.count = start
+
+            def add(self, v):
+                if v > 0:
+                    self.count += 1
+                return np.array([v, self.count])
+
+        counter = Counter(10)
+        for v in x:
+            pair = counter.add(v)
+        return counter.count, pair
+
+    check_as_plain(program, np.array([1.0, -2.0, 4.0]))
+
+
+def test_list_is_filled_by_a_method_kept_in_a_variable() -> None:
+    def program(x):
+        found = []
+        push = found.append
+        for v in x:
+            if v > 0:
+                push(v)
+        return len(found), found
+
+    for size in (5, 90):
+        check_as_plain(program, np.sin(np.arange(size)))
+
+
+def test_closure_that_outlives_its_function_keeps_state_in_branches_and_loops() -> None:
+    def accumulator(factor):
+        total, count = 0.0, 0
+
+        def add(v):
+            nonlocal total, count
+            if v > 1:
+                count += 1
+            total = factor * total + v
+            return total
+
+        return add, lambda: (total, count)
+
+    def program(x):
+        one, of_one = accumulator(0.5)
+        two, of_two = accumulator(-1.0)
+        for v in x:
+            if v > 0:
+                one(v)
+            else:
+                two(v)
+        return of_one(), of_two(), one(1.0)
+
+    check_as_plain(program, np.array([1.0, -1.0, 2.0, 3.0, -0.5]))
+
+
+def test_closure_variable_is_none_until_it_is_set() -> None:
+    def cell():
+        held = None
+
+        def put(v):
+            nonlocal held
+            held = v
+
+        return put, lambda: held
+
+    def program(x):
+        put, get = cell()
+        for v in x:
+            if v > 0.3:
+                put(v)
+        last = get()
+        return -1.0 if last is None else last
+
+    rows = np.array([[1.0, 2.0], [0.0, 0.5]])
+    check_as_plain(program, rows[0])
+    np.testing.assert_array_equal(dsl.vmap(program)(rows), [2.0, 0.5])
+
+
+def test_batched_function_that_returns_none_for_some_items() -> None:
+    def program(x):
+        found = None
+        if x > 0:
+            found = x
+        return found
+
+    with pytest.raises(dsl.DslError, match="None for some items"):
+        dsl.vmap(program)(np.array([1.0, -1.0]))
+
+
+def test_variable_outside_of_the_function_is_not_written() -> None:
+    count = 0
+
+    def bump(x):
+        nonlocal count
+        count += 1
+        return x * count
+
+    with pytest.raises(dsl.DslError, match="`nonlocal count`") as caught:
+        dsl.jit(bump)(np.ones(2))
+    assert "return the value" in str(caught.value)
+    assert count == 0
+
+
+class Level(IntEnum):
+    LOW = 0
+    HIGH = 1
+
+
+def test_members_of_an_int_enum_are_numbers() -> None:
+    def program(levels):
+        high = 0
+        for level in levels:
+            if level == Level.HIGH:
+                high += 1
+            elif level < Level.HIGH:
+                high -= Level.HIGH
+        return high, levels + Level.HIGH, levels[Level.HIGH], np.where(levels > 0, Level.HIGH, 5)
+
+    check_as_plain(program, np.array([0, 1, 1, 2]))
+    check_as_plain(program, np.array([0, 1, 1, 2], np.int8))
+
+
+def test_methods_of_python_numbers() -> None:
+    def program(n, x):
+        return (
+            n.bit_length(), (-n).bit_length(), n.bit_count(), x.is_integer(), (n / 2).is_integer(), n.imag, x.real,
+            n.numerator, n.denominator, (n * 0).bit_length(),
+        )  # fmt: skip
+
+    for n in (1, 2, 255, 256, 2**53 + 1, 2**62 - 1, 2**62, -(2**63 - 1)):
+        check_as_plain(program, n, 0.5)
+    check_as_plain(program, 6, 3.0)

@@ -42,10 +42,12 @@ SWEPT = [op for op in OPS.values() if op.name not in TESTED_ELSEWHERE and not op
 # How many operands hold data; those after them are indices or sizes and keep their values.
 DATA_OPERANDS = {
     "gather": 1, "scatter": 2, "dynamic_slice": 1, "update_dynamic_slice": 2, "broadcast_dim": 0,
+    "nth_element": 1,
 }  # fmt: skip
 # Where +0.0 and -0.0 count as equal: which of them is larger, or comes first, is open.
 ZEROS_ALIKE = {
     "max", "min", "cummax", "cummin", "maximum", "minimum", "fmax", "fmin", "sort", "scatter",
+    "nth_element",
 }  # fmt: skip
 KNOWN_ERRORS = (ValueError, IndexError)
 

@@ -41,7 +41,7 @@ def test_a_program_on_ranks(program: str, ranks: int) -> None:
 @on_ranks
 @pytest.mark.parametrize(("program", "args"), [("collectives", []), ("mismatches", ["all"])])
 def test_ranks_that_share_no_memory(program: str, args: list[str]) -> None:
-    mpirun.run("apart", 3, program, *args, DSL_BACKEND="interpreter").check()
+    mpirun.run(program, 3, *args, DSL_BACKEND="interpreter", DSL_MPI_SHARED_MEMORY="off").check()
 
 
 @on_ranks

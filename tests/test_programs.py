@@ -21,7 +21,7 @@ REFUSED = {
     "inverse_or_pinv": "which this `try` cannot catch",
     "topological_order": "cannot be iterated here",
     "divisor_sums": "cannot be iterated here",
-    "connected_components_scan": "indexing a Python sequence",
+    "connected_components_scan": "a member of a set, or a dictionary key",
     "raise_on_divide": "np.errstate(...='raise')",
     "try_cholesky": "which this `try` cannot catch",
     "gen_sum": "a Python condition in code that was not converted",

@@ -439,6 +439,61 @@ def walrus_in_while(x):
     return s, i
 
 
+def walrus_in_and(x):
+    rises = 0.0
+    for i in range(len(x) - 1):
+        if x[i] > 0 and (d := x[i + 1] - x[i]) > 0 and d < 3:
+            rises += d
+        elif x[i] < 0 and not (e := 2 * x[i]) > -1:
+            rises -= e
+    return rises
+
+
+def walrus_in_or(x):
+    if (most := x.max()) > 2 or (least := x.min()) < -2:
+        return most
+    return most + least
+
+
+def walrus_in_while_and(x):
+    i = trips = 0
+    while i < len(x) - 1 and ((v := x[i]) > 0 or x[i + 1] > 0):
+        i += 1
+        if v > 1:
+            continue
+        trips += 1
+        if trips > 3:
+            break
+    else:
+        trips = -trips
+    return i, trips
+
+
+def walrus_in_conditional(x):
+    y = (u := x[2]) if x[0] > 0 else (u := x[1])
+    assert len(x) > 1 and (k := x[1]) > -10  # noqa: PT018, RUF018
+    return y, u, k
+
+
+def walrus_of_an_array(x):
+    if x.sum() > 0 and (y := x * 2).max() > 1:
+        y[0] = 0
+        return y
+    return x
+
+
+def test_what_and_assigns_or_not_is_asked_for_where_it_is_read() -> None:
+    @dsl.jit
+    def late(x):
+        if x[0] > 0 and (k := x[1]) > 0:
+            pass
+        return k
+
+    assert late(np.array([1.0, 2.0])) == 2.0
+    with pytest.raises(UnboundLocalError, match="'k'"):
+        late(np.array([-1.0, 2.0]))
+
+
 def membership(x):
     return x[0] in (1, 2, 3), 4.0 in x, "a" in {"a": 1}, x[0] not in [3.0], 2 in [1, 2]
 
@@ -481,6 +536,7 @@ EXPRESSIONS = [
     chained_comparison, comparison_evaluates_once, augmented_names, augmented_subscripts,
     augmented_evaluates_its_index_once, tuple_targets, starred_targets, unpacked_rows,
     comprehensions, generator_expressions, builtins_on_values, walrus, walrus_in_while, membership,
+    walrus_in_and, walrus_in_or, walrus_in_while_and, walrus_in_conditional, walrus_of_an_array,
     identity, slices, formatted, formatted_by_repr, printed_in_order,
 ]  # fmt: skip
 

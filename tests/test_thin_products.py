@@ -1,4 +1,4 @@
-"""Products of vectors and matrices of a few columns, or of rows whose ends fill no register, against NumPy."""
+"""Products of vectors, and of matrices of a few columns or rows whose ends fill no register, against NumPy."""
 
 from __future__ import annotations
 
@@ -90,3 +90,71 @@ def test_derivatives() -> None:
         return (e * e).sum()
 
     np.testing.assert_allclose(dsl.grad(loss)(v), 2 * x.T @ (x @ v - y))
+
+
+SHAPES = [
+    ((3,), (3,)), ((1,), (1,)), ((0,), (0,)), ((4, 0), (0,)), ((1, 4), (4, 1)), ((4, 1), (1, 5)), ((3, 4, 1), (3, 1, 5)),
+    ((5, 1, 3), (5, 3, 1)), ((5, 4, 3), (5, 3, 1)), ((5, 4, 3), (3,)), ((5, 1, 3), (3, 4)), ((2, 1, 1, 3), (5, 3, 1)),
+    ((2, 1, 4), (1, 4, 3)), ((2, 3, 1, 4), (4,)), ((40, 40), (40, 1)), ((1, 40), (40, 40)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "c8", "c16", "i4", "u1", "?"])
+@pytest.mark.parametrize("sizes", ["static", "dynamic"])
+def test_products_without_free_axes_or_sums(dtype: str, sizes: str) -> None:
+    """Also of transposed operands, whose axes a sum takes in the order in which they lie."""
+    for first, second in SHAPES:
+        x, y = numbers(first, dtype), numbers(second, dtype)
+        got = dsl.jit(times, dynamic=sizes == "dynamic")(x, y)
+        assert got.dtype == x.dtype
+        np.testing.assert_array_equal(got, x @ y)
+        if min(len(first), len(second)) > 1:
+            turned = dsl.jit(lambda x, y: x.mT @ y.mT, dynamic=sizes == "dynamic")
+            np.testing.assert_array_equal(turned(x.mT.copy(), y.mT.copy()), x @ y)
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_complex_vectors(dtype: str) -> None:
+    x = (numbers((30, 40), dtype) + 1j * numbers((30, 40), dtype)[::-1]).astype(dtype)
+    y, z = x[3], x[:, 5]
+    for function, args in (
+        (np.dot, (y, y)), (np.vdot, (y, y)), (times, (x, y)), (row_times, (x, z)), (lambda x, z: x.conj().T @ z, (x, z)),
+        (lambda x, z: np.vecdot(x, z), (x, y)), (lambda x, z: x.T.conj() @ z, (x, z)), (lambda x, z: x.conj().T.conj() @ z, (x, z)),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(dsl.jit(function)(*args), function(*args))
+
+
+def test_sums_without_free_axes_are_kernels() -> None:
+    x = numbers((50, 40), "f8")
+    for subscripts in ("ij,ij->i", "ij,ij->j", "ij,ij->"):
+        f = dsl.jit(lambda x, y, subscripts=subscripts: np.einsum(subscripts, x, y))
+        assert "[library]" not in f.ir(x, x, stage="kernels")
+        np.testing.assert_array_equal(f(x, x), np.einsum(subscripts, x, x))
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "of_first", "of_second"),
+    [
+        ("ij,ij->i", "i,ij->ij", "ij,i->ij"),
+        ("ij,ij->j", "j,ij->ij", "ij,j->ij"),
+        ("ijk,ik->ij", "ij,ik->ijk", "ijk,ij->ik"),
+        ("ijk,ij->ik", "ik,ij->ijk", "ijk,ik->ij"),
+    ],
+)
+def test_derivatives_of_stacks_of_vectors(subscripts: str, of_first: str, of_second: str) -> None:
+    sizes = {"i": 4, "j": 5, "k": 6}
+    first, second = subscripts.split("->")[0].split(",")
+    x, y = (numbers(tuple(sizes[letter] for letter in own), "f8") for own in (first, second))
+    dx, dy = dsl.grad(lambda x, y: (np.einsum(subscripts, x, y) ** 2).sum(), argnums=(0, 1))(x, y)
+    back = 2 * np.einsum(subscripts, x, y)
+    np.testing.assert_allclose(dx, np.einsum(of_first, back, y))
+    np.testing.assert_allclose(dy, np.einsum(of_second, x, back))
+
+
+def test_dots_are_the_same_for_any_number_of_threads() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 300_000))
+    found = []
+    for threads in (1, 2, 3):
+        with dsl.config.override(num_threads=threads):
+            found.append((dsl.jit(times)(*x), dsl.jit(times)(*(x + 1j * x[::-1]))))
+    assert found[0] == found[1] == found[2]

@@ -62,8 +62,9 @@ def test_runs_structured_nodes_inside_a_flat_graph():
 # -- loops ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("stated", [False, True], ids=["given", "stated"])
 @pytest.mark.parametrize("parallel", [1, 2, 3])
-def test_no_more_iterations_are_alive_than_allowed(parallel):
+def test_no_more_iterations_are_alive_than_allowed(parallel, stated):
     """The variable %x runs ahead of the slow %y as far as the bound lets it."""
     text = """graph @g(%n: i64[], %v: f64[]) -> (i64[], f64[]) {
       %zero = const() {value=0} : i64[]
@@ -88,14 +89,17 @@ def test_no_more_iterations_are_alive_than_allowed(parallel):
       %yr = exit(%yo) : f64[]
       return %xr, %yr
     }"""
+    if stated:
+        text = text.replace(
+            '(%zero) {frame="w"', f'(%zero) {{frame="w", parallel_iterations={parallel}'
+        )
+    options = {} if stated else {"parallel_iterations": parallel}
     graph, args = parse(text), [np.int64(20), np.float64(0.5)]
     reference = run_tokens(graph, args)
     widest = 0
     for seed in range(20):
         log = Log()
-        found = run_tokens(
-            graph, args, parallel_iterations=parallel, trace=log, order=random.Random(seed)
-        )
+        found = run_tokens(graph, args, trace=log, order=random.Random(seed), **options)
         assert found == reference
         widest = max(widest, log.width())
     assert widest == parallel

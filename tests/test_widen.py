@@ -194,7 +194,40 @@ def test_programs_of_plain_kernels_are_compiled_as_written() -> None:
         return e / e.sum(axis=1, keepdims=True)
 
     text = dsl.jit(softmax).ir(np.ones((4, 100)), stage="llvm")
-    assert re.search(r"call <\d+ x double> @dsl_math_exp_x\d+_f64", text)
+    assert re.search(r"call <\d+ x double> @llvm.fma.v\d+f64", text)
+    assert "dsl_math_exp" not in text
+
+
+def test_functions_are_called_where_some_of_them_are_long() -> None:
+    def both(x: np.ndarray) -> Any:
+        return np.exp(x) + np.log1p(x)
+
+    text = dsl.jit(both).ir(np.ones(1000), stage="llvm")
+    for name in ("exp", "log1p"):
+        assert re.search(rf"call <\d+ x double> @dsl_math_{name}_x\d+_f64", text)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("name", ["exp", "exp2", "tanh", "arcsin", "arctan", "hypot"])
+def test_functions_have_the_same_bits_in_loops_and_called(name: str, dtype: str) -> None:
+    function = getattr(np, name)
+    x = np.concatenate(
+        [np.linspace(-120, 120, 10_007), [np.nan, np.inf, -np.inf, -0.0, 1e-42]]
+    ).astype(dtype)
+    args = (x, x[::-1].copy()) if name == "hypot" else (x,)
+
+    @dsl.jit
+    def by_itself(*args: Any) -> Any:
+        return function(*args)
+
+    @dsl.jit
+    def beside_a_long_one(*args: Any) -> Any:
+        return function(*args), np.log1p(args[0] * args[0])
+
+    with np.errstate(all="ignore"):
+        found, expected = by_itself(*args), beside_a_long_one(*args)[0]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
 
 
 def capped(x: np.ndarray) -> Any:

@@ -31,7 +31,7 @@ from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike, Symbol, lower_bound, substitute, symbols_of
 from dsl.ir.graph import Graph, Node, Value
-from dsl.ir.registry import Trait
+from dsl.ir.registry import Trait, given_type
 from dsl.ir.types import I64, Shape, TensorType, ValueType
 
 __all__ = ["Batching", "batch", "batch_one_by_one"]
@@ -55,20 +55,41 @@ def batch_one_by_one(
 ) -> Batch:
     """Do the same in one loop over the items, which takes whatever `batch` refuses inside a graph.
 
-    Only the results must be of one size for all items. They are all batched.
+    Only the results must be of one size for all items. What is the same for all of them is computed once, before the loop.
     """
     from dsl.autodiff.batching_rules.items import loop_over
 
     a = Batching(builder, size, sizes_of(graph.params, args, batched))
-    types = [a.sized(value.type) for value in graph.results]
-    for value, type in zip(graph.results, types, strict=True):
+    found = dict(zip(graph.params, zip(args, batched, strict=True), strict=True))
+    own = _items_own(graph, batched)
+    a.emit((node for node in graph.nodes if node not in own), found)
+    wanted = [value for value in dict.fromkeys(graph.results) if value not in found]
+    types = [a.sized(value.type) for value in wanted]
+    for value, type in zip(wanted, types, strict=True):
         if not is_known(builder, type):
             raise refusal(value.node, "the size of a result would differ from item to item")
-    shared = [False] * len(args)
-    results, flags = loop_over(
-        a, types, args, batched, lambda inner, given: inner.run(graph, given, shared)[0]
-    )
-    return list(results), list(flags)
+    shared = list(found)
+
+    def run(inner: Batching, given: Sequence[Value]) -> list[Value]:
+        here = {value: (x, False) for value, x in zip(shared, given, strict=True)}
+        inner.emit(own, here)
+        return [here[value][0] for value in wanted]
+
+    found.update(zip(wanted, zip(*loop_over(a, types, *_columns(found.values()), run))))
+    return _columns(found[value] for value in graph.results)
+
+
+def _items_own(graph: Graph, batched: Sequence[bool]) -> list[Node]:
+    """Return the nodes that depend on the item, and those whose effects come after an effect that does."""
+    moved = {param for param, on in zip(graph.params, batched, strict=True) if on}
+    own: dict[Node, bool] = {}
+    for node in graph.nodes:
+        effect = node.op.has(Trait.EFFECT) or any(region.effects for region in node.regions)
+        late = effect and any(own.values())
+        if late or sends(node) or not moved.isdisjoint(node.inputs):
+            own[node] = effect
+            moved.update(node.outputs)
+    return list(own)
 
 
 class Batching(Algebra):
@@ -89,10 +110,14 @@ class Batching(Algebra):
         walk = self.inside(self.builder)
         walk.sizes.update(sizes_of(graph.params, args, batched))
         found = dict(zip(graph.params, zip(args, batched, strict=True), strict=True))
-        for node in graph.nodes:
-            outputs = walk._node(node, *_columns(found[value] for value in node.inputs))
-            found.update(zip(node.outputs, zip(*outputs, strict=True), strict=True))
+        walk.emit(graph.nodes, found)
         return _columns(found[value] for value in graph.results)
+
+    def emit(self, nodes: Iterable[Node], found: dict[Value, tuple[Value, bool]]) -> None:
+        """Emit nodes, in order; `found` says what became of the values that they read, and then of theirs."""
+        for node in nodes:
+            outputs = self._node(node, *_columns(found[value] for value in node.inputs))
+            found.update(zip(node.outputs, zip(*outputs, strict=True), strict=True))
 
     def _node(self, node: Node, inputs: list[Value], batched: list[bool]) -> Batch:
         self.builder.loc = node.loc
@@ -112,7 +137,8 @@ class Batching(Algebra):
         """Emit a node as it is, for one item or for what all items share."""
         if any(self._renames(region) for region in node.regions):
             return rule_of(node.op)(self, node, inputs, [False] * len(inputs), self.size)[0]
-        types = node.types if node.regions or node.op.has(Trait.DYNAMIC) else None
+        given = node.regions or node.op.has(Trait.DYNAMIC) or node.op.type is given_type
+        types = node.types if given else None
         return self.builder.node(
             node.op, inputs, node.attrs, regions=node.regions, types=types, loc=node.loc
         ).outputs

@@ -62,6 +62,9 @@ class Region(Builder):
             self.captured[value] = self.param(value.type)
         return self.captured[value]
 
+    def size(self, dim: DimLike) -> Value:
+        return self.local(super().size(dim))  # it may be bound to a value from outside
+
     def outer_size(self, symbol: Dim) -> Value:
         return self.local(self.parent.size(symbol))
 

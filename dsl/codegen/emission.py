@@ -33,6 +33,7 @@ class Emitted(NamedTuple):
     text: str
     link: tuple[str, ...]
     as_written: bool
+    gathers: bool
     errors: list[ErrorSite]
     callbacks: list[Node]
     report: Report
@@ -81,7 +82,7 @@ class Emission:
         sites = [] if program.timer is None else program.timer.sites
         told = program.errors, program.callbacks, program.report, sites
         as_written = module.as_written and not link
-        return Emitted(text, link, as_written, *told, is_long=module.is_long)
+        return Emitted(text, link, as_written, module.gathers, *told, is_long=module.is_long)
 
     def _program(self, in_place: bool) -> Program:
         from dsl.codegen.frame import layout

@@ -140,6 +140,7 @@ class Evaluator:
         fn, total = self.fn, self.host.dim(a.offset)
         for var, scale in a.terms:
             total = fn.add(total, fn.mul(self.points[var], scale))
+        self.fn.module.gathers |= bool(a.extra)
         for item, scale in a.extra:
             number = self.value(item)
             assert isinstance(number, Value)

@@ -110,9 +110,10 @@ def walk(expression: Expression) -> Iterator[Expression]:
             pending.extend(item for item, _ in affine.extra)
 
 
-def given(number: Any) -> Affine:
-    """A number in a register as an index."""
-    return Affine((), 0, ((Expression("given", I64, constant=number), 1),))
+def given(number: Any, source: Value | None = None, wraps: bool = False) -> Affine:
+    """A number in a register as an index; `source` is what it was made from, `wraps` whether it may count from the end."""
+    made = Expression("given", I64, value=source, output=int(wraps), constant=number)
+    return Affine((), 0, ((made, 1),))
 
 
 class Pool:

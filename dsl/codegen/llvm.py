@@ -128,6 +128,7 @@ class Module:
         self.as_written = (
             True  # whether all loops are written as they should run, and nothing is to be inlined
         )
+        self.gathers = False  # whether memory is read or written where data says
         self.device = False  # whether it is code for a GPU
         self.libdevice = False  # whether NVIDIA's library of functions can be linked to it
 
@@ -221,6 +222,9 @@ class Function:
         self.terminated = False
         self.captured: dict[Value, Value] = {}  # value of the parent -> value here
         self.lanes: Lanes = None
+        self.spliced: list[str] | None = (
+            None  # short functions that were put in the place of calls; None if none are to be
+        )
 
     def text(self) -> str:
         named = f"define {self._linkage}{self.result} @{self.name}"

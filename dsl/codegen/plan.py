@@ -11,12 +11,14 @@ Rules of fusion:
   equal. Reductions over the same axes and what depends on them share a kernel too: its outer loops run over the kept
   axes, and inside, stage by stage, each row is swept while it is in cache (softmax is three sweeps over one row).
 - Statements that only read an array come before one that overwrites it, so that the update needs no copy.
+- An update of a part that is only put back is no statement, but part of the update that puts it back (`within`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from dsl.codegen.aside import parts_read_later
 from dsl.codegen.elements import Elements, is_lazy, joins, splat
 from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_index, walk
 from dsl.codegen.order import in_order
@@ -30,6 +32,7 @@ from dsl.codegen.statements import (
     is_checked,
     reads_of,
 )
+from dsl.codegen.within import UPDATES, updates_within
 from dsl.ir.dims import lower_bound
 from dsl.ir.facts import is_array
 from dsl.ir.graph import Graph, Node, Value
@@ -38,6 +41,7 @@ from dsl.ir.types import Shape, TensorType, size_of
 
 __all__ = [
     "REDUCTIONS",
+    "UPDATES",
     "Kernel",
     "Plan",
     "Root",
@@ -52,10 +56,10 @@ __all__ = [
 REDUCTIONS = frozenset(
     ["sum", "prod", "max", "min", "any", "all", "reduce_and", "reduce_or", "reduce_xor"]
 )
-UPDATES = frozenset(("update_slice", "update_dynamic_slice", "scatter"))
 _VIEWS = frozenset(("broadcast_to", "transpose", "slice", "reshape", "dynamic_slice", "identity"))
 _FREE = _VIEWS | {"full", "iota", "real", "imag", "positive", "bitcast"}
 _JOINS = frozenset(("concatenate", "pad"))
+_COPIES = _JOINS | {"gather"}
 _CHEAP = 4  # ops that may be computed again for another reader
 _LARGEST = 120  # ops in one expression; more only slows LLVM down
 _ROW_BYTES = 1 << 20  # a row that is swept several times should stay in the cache
@@ -65,10 +69,16 @@ _FEW_ROWS = 16
 
 class _Planner:
     def __init__(
-        self, graph: Graph, supported: Callable[[Node], bool], expensive: Callable[[Node], bool]
+        self,
+        graph: Graph,
+        supported: Callable[[Node], bool],
+        expensive: Callable[[Node], bool],
+        within: bool,
     ) -> None:
         self.graph, self.supported, self.expensive = graph, supported, expensive
         self.uses = graph.uses()
+        self.within = updates_within(graph, self.uses) if within else {}
+        self.inside = {node for w in self.within.values() for node in (w.node, *w.moves)}
         self.results = set(graph.results)
         self.kinds = {node: self.kind_of(node) for node in graph.nodes}
         self.materialised: set[Value] = {p for p in graph.params if is_array(p)}
@@ -79,8 +89,10 @@ class _Planner:
     # -- what each node is -----------------------------------------------------------------------------------------
 
     def kind_of(self, node: Node) -> str:
-        """Return const, control, scalar, lazy, reduce, update, alias, pieces or library."""
+        """Return const, control, scalar, lazy, reduce, update, inside, alias, pieces or library."""
         name = node.op.name
+        if node in self.inside:
+            return "inside"
         if name == "const":
             return "const"
         if node.regions:
@@ -125,9 +137,19 @@ class _Planner:
                     self.weigh(value)
             else:
                 for value in node.outputs:
-                    if is_array(value) and splat(value) is None:
+                    if is_array(value) and splat(value) is None and kind != "inside":
                         self.materialised.add(value)
                     self.cost[value] = (0, False)
+
+    def keep_aside(self) -> None:
+        """Materialise what would otherwise be read from an array that has been overwritten."""
+        parts = parts_read_later(
+            self.graph,
+            self.uses,
+            lambda node: self.kinds[node] == "update",
+            lambda v: self.kinds[v.node] == "lazy" and is_array(v) and v not in self.materialised,
+        )
+        self.materialised.update(list(parts))
 
     def weigh(self, value: Value) -> None:
         node = value.node
@@ -142,10 +164,10 @@ class _Planner:
     def must_materialise(self, value: Value, ops: int, dear: bool) -> bool:
         if value in self.results or ops > _LARGEST:
             return True
-        readers = self.uses.get(value, [])
+        readers = [r for r in self.uses.get(value, ()) if not self.only_updates(r, value)]
         if any(self.needs_memory(value, reader) for reader in readers):
             return True
-        if value.node.op.name in ("gather", "pad", "concatenate") and len(readers) > 1:
+        if value.node.op.name in _COPIES and len(readers) > 1 and not _is_pick(value.node):
             return True
         if value.node.op.name in _JOINS and any(r.op.name in _JOINS for r in readers):
             return False  # parts of parts are written where they belong
@@ -155,6 +177,10 @@ class _Planner:
             return True
         several = len(readers) > 1 or any(self.multiplied(reader, value) for reader in readers)
         return several and (dear or ops > _CHEAP)
+
+    def only_updates(self, reader: Node, value: Value) -> bool:
+        """Tell whether a value is the part that an update replaces some of where it is, and is not looked at."""
+        return reader in self.inside and value not in reader.inputs[1:]
 
     def multiplied(self, reader: Node, value: Value) -> bool:
         """Tell whether a reader needs each element of `value` several times: by index, or broadcast to more elements."""
@@ -177,12 +203,11 @@ class _Planner:
             return not self.is_view(value) or kind == "alias"
         if kind == "spread":
             return True
-        if kind == "update":
+        if kind in ("update", "inside"):
             if reader.op.name == "update_slice":
                 return False
-            return reader.inputs[0] is value or (
-                kind == "update" and value in reader.inputs[2:] and bool(value.shape)
-            )
+            replaced = kind == "update" and reader.inputs[0] is value
+            return replaced or (value in reader.inputs[2:] and bool(value.shape))
         if kind == "scalar":
             return True
         if reader.op.name == "gather":
@@ -202,7 +227,7 @@ class _Planner:
     def build(self) -> None:
         for node in self.graph.nodes:
             kind = self.kinds[node]
-            if kind == "const":
+            if kind in ("const", "inside"):
                 continue
             if kind == "lazy":
                 self.lazy(node)
@@ -225,11 +250,19 @@ class _Planner:
 
     def single(self, node: Node, kind: str) -> None:
         made = Single(node, kind, position=len(self.statements))
+        if kind == "update":
+            made.written = self.written(node)
         for value in node.inputs if kind != "check" else node.inputs[1:]:
             self.collect(value, made.reads)
         if kind == "check":
             self.collect_sizes(node.inputs[0], made.reads)
         self.add(made)
+
+    def written(self, node: Node) -> Value:
+        """Return what an update writes, into its array or into a part of it."""
+        while node in self.within:
+            node = self.within[node].node
+        return node.inputs[1]
 
     def collect_sizes(self, value: Value, into: dict[Value, None]) -> None:
         """Add what must have run for the size of `value` to be known."""
@@ -404,6 +437,11 @@ def needs_check(node: Node) -> bool:
     return False
 
 
+def _is_pick(node: Node) -> bool:
+    """Tell whether a node is a row or another part of an array at places that are numbers."""
+    return node.op.name == "gather" and not any(index.shape for index in node.inputs[1:])
+
+
 def _checks_own_results(kernel: Kernel, expression: Expression) -> bool:
     """Tell whether a check depends on reductions of the kernel itself, so that it could not be repeated without them."""
     if not any(root.reduce for root in kernel.roots):
@@ -433,10 +471,19 @@ def _is_tensor(value: Value) -> bool:
 
 
 def plan(
-    graph: Graph, *, supported: Callable[[Node], bool], expensive: Callable[[Node], bool]
+    graph: Graph,
+    *,
+    supported: Callable[[Node], bool],
+    expensive: Callable[[Node], bool],
+    within: bool = False,
 ) -> Plan:
-    """Plan a region; `supported` tells which nodes can be emitted as scalar code, `expensive` which never to repeat."""
-    planner = _Planner(graph, supported, expensive)
+    """Plan a region; `supported` tells which nodes can be emitted as scalar code, `expensive` which never to repeat.
+
+    `within` lets updates of parts be part of the updates that put them back.
+    """
+    planner = _Planner(graph, supported, expensive, within)
     planner.choose()
+    planner.keep_aside()
     planner.build()
-    return Plan(in_order(graph, planner.statements, planner.producer), planner.materialised)
+    statements = in_order(graph, planner.statements, planner.producer)
+    return Plan(statements, planner.materialised, planner.within)

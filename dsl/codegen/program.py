@@ -300,6 +300,7 @@ class Program:
             self.report.slots.append(("grown as needed", None, note))
         else:
             self.free.remove(slot)
+            slot.taken += 1
         self.ensure(slot, bytes)
         return slot
 
@@ -313,6 +314,11 @@ class Program:
             slot.variable.set(pointer)
             slot.capacity.set(wanted)
             self.check_memory(pointer)
+
+    def take(self, slot: Slot) -> None:
+        """Have a slot belong to whoever it is meant for, if it is among the free ones."""
+        if slot in self.free:
+            self.free.remove(slot)
 
     def release(self, slot: Slot) -> None:
         if slot.kind in ("block", "dynamic") and slot not in self.free:

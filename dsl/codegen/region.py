@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from dsl.codegen.scalars import emit_check, emit_scalar
 from dsl.codegen.standins import StandIn
 from dsl.codegen.sweeps import emit_kernel
 from dsl.codegen.updates import emit_update
+from dsl.codegen.within import Within
 from dsl.errors import InternalError
 from dsl.ir import graph as ir
 from dsl.ir.dims import Dim, DimLike, symbols_of
@@ -76,13 +77,21 @@ class Region:
         self.registers: dict[ir.Value, Scalar] = {}
         self.placed: dict[ir.Value, Placed] = {}
         self.wanted: dict[ir.Value, Slot] = {}
+        self.givings: dict[Slot, int] = {}  # how often those slots had been taken before
         self.sources: dict[Dim, ir.Value] = {}
         self.ranges = Ranges()
         self.now = 0
         self.names = Names(graph)
         self.mark = 0  # of the report's lines, where the current statement's begin
         self.last: dict[ir.Value, int] = {}
+        self.within: dict[ir.Node, Within] = {}  # updates of parts, by those that put them back
         self.loop: Loop | None = None  # whose body this is
+
+    def inner(self, graph: ir.Graph) -> Self:
+        """Return a region inside this one: it knows the sizes of its params that operands here give, alone or in a sum."""
+        symbols = symbols_of(*(dim for param in graph.params for dim in param.shape))
+        sized = {s: self.dim(s) for s in symbols if s not in self.symbols and s in self.sources}
+        return type(self)(self.program, graph, {**self.symbols, **sized})
 
     def register(self, value: ir.Value) -> Scalar:
         found = self.registers.get(value)
@@ -246,14 +255,29 @@ class Region:
             return None
         return self.fn.binary("sdiv", self.fn.sub(size, self.dim(rest)), scale)
 
+    def want(self, value: ir.Value, home: Slot) -> None:
+        """Have a value that is made here be left in a slot, if nothing else is in it then."""
+        self.wanted.setdefault(value, home)
+        self.givings[home] = home.taken
+
+    def vacant_home(self, value: ir.Value) -> Slot | None:
+        """Return the slot that a value is wanted in, unless another value, or a statement's workspace, has it now."""
+        home = self.wanted.get(value)
+        if home is None or home.users:
+            return None
+        lent = home.taken != self.givings[home] and home not in self.program.free
+        return None if lent else home
+
     def new_place(self, value: ir.Value, note: str = "") -> Placed:
         """Return memory for a value of known dims: where somebody wants it, or a slot of its own."""
-        slot = self.wanted.get(value)
+        slot = self.vacant_home(value)
         size = nbytes(value.shape, value.dtype.itemsize)
-        if slot is None or slot.users:
+        if slot is None:
             slot = self.program.allocate(size, self, note or value.node.op.name)
-        elif slot.kind == "dynamic":
-            self.program.ensure(slot, self.dim(size))
+        else:
+            self.program.take(slot)
+            if slot.kind == "dynamic":
+                self.program.ensure(slot, self.dim(size))
         return self.in_slot(slot, value)
 
     def borrow(self, size: DimLike, note: str) -> tuple[Value, Callable[[], None]]:
@@ -281,11 +305,12 @@ class Region:
 
     def planned(self) -> Plan:
         """Return the statements that the graph becomes."""
-        return plan(self.graph, supported=is_native, expensive=is_expensive)
+        return plan(self.graph, supported=is_native, expensive=is_expensive, within=True)
 
     def run(self) -> None:
         """Emit all statements."""
         made = self.planned()
+        self.within = made.within
         for node in self.graph.nodes:
             for symbol, operand in zip(node.dims, node.inputs[len(node.inputs) - len(node.dims) :]):
                 self.sources.setdefault(symbol, operand)
@@ -345,12 +370,15 @@ class Region:
         shape: Shape,
         body: Callable[[tuple[Operand, ...]], None],
         index: tuple[Operand, ...] = (),
+        *,
+        as_written: bool = False,
     ) -> None:
         if len(index) == len(shape):
             body(index)
             return
-        with self.fn.loop(0, self.dim(shape[len(index)])) as at:
-            self.loops(shape, body, (*index, at))
+        extent = self.dim(shape[len(index)])
+        with self.fn.loop(0, extent, as_written=as_written) as at:
+            self.loops(shape, body, (*index, at), as_written=as_written)
 
     def map_to(
         self,

@@ -87,20 +87,20 @@ def wrapped(region: Region, node: ir.Node, source: ir.Value, axis: int, size: Di
     natural = region.ranges.is_natural(form)
     below = region.ranges.is_natural(count - form + -1)
     if natural and (below or not region.program.checks):
-        return at_register(wide)
+        return at_register(wide, source)
     if natural:
         place, bad = wide, fn.compare("uge", wide, region.dim(size))
     else:
         place, bad = wrap_index(fn, given, dtype, region.dim(size))
         if not region.program.checks:
-            return at_register(place)
+            return at_register(place, source, True)
     exact = region.ranges.is_exact(form)
     if not exact or (form, count) not in region.ranges.checked:
         region.program.fail(fn, bad, ErrorSite("index", node, axis), wide, region.dim(size))
         region.ranges.checked.add((form, count))
     if exact and (natural or region.ranges.is_natural(form + count)):
         region.ranges.assume(count - form + -1)  # it has been checked: what follows may rely on it
-    return at_register(place)
+    return at_register(place, source, not natural)
 
 
 def broadcast_dim(region: Region, node: ir.Node) -> None:

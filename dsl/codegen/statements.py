@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dsl.codegen.elements import Elements
 from dsl.codegen.expressions import Affine, Expression, Pool, Var, walk
+from dsl.codegen.within import Within
 from dsl.ir.graph import Node, Value
 from dsl.ir.registry import Trait
 from dsl.ir.types import Shape
@@ -45,6 +46,7 @@ class Kernel:
     stages: list[Stage] = field(default_factory=list)
     reads: dict[Value, None] = field(default_factory=dict)  # in order
     position: int = 0
+    plain: bool = False  # whether it has so few points that vectors are not worth it
 
     @property
     def space(self) -> Shape:
@@ -68,6 +70,7 @@ class Single:
     kind: str  # scalar, check, alias, spread, update, pieces, library, control
     reads: dict[Value, None] = field(default_factory=dict)  # in order
     position: int = 0
+    written: Value | None = None  # by an update
 
     @property
     def writes(self) -> list[Value]:
@@ -79,10 +82,11 @@ Statement = Kernel | Single
 
 @dataclass
 class Plan:
-    """Statements in the order in which they run, and which values are materialised."""
+    """Statements in the order in which they run, which values are materialised, and what is part of which update."""
 
     statements: list[Statement]
     materialised: set[Value]
+    within: dict[Node, Within]
 
 
 def reads_of(expression: Expression) -> Iterable[Expression]:

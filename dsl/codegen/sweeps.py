@@ -131,7 +131,7 @@ def fill(region: Region, target: Array, shape: Shape, scalar: Scalar) -> None:
 
 def reuse(region: Region, kernel: Kernel, root: Root) -> Placed | None:
     """Return the memory of an operand that dies here and is read just where the root is written."""
-    if root.reduce or (root.value in region.wanted and not region.wanted[root.value].users):
+    if root.reduce or region.vacant_home(root.value) is not None:
         return None
     nodes = kernel.space
     if root.value.shape != nodes or root.stage != len(kernel.stages) - 1:

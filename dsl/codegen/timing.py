@@ -20,13 +20,12 @@ from dsl.codegen.expressions import Expression
 from dsl.codegen.frame import STATUS
 from dsl.codegen.llvm import Operand, Value
 from dsl.codegen.memory import nbytes
-from dsl.codegen.plan import UPDATES, Kernel, Single, Statement
+from dsl.codegen.plan import Kernel, Single, Statement
 from dsl.errors import InternalError
 from dsl.events import WORDS, Site
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike, dim_min
 from dsl.ir.facts import is_array
-from dsl.ir.types import Shape
 
 if TYPE_CHECKING:
     from dsl.codegen.program import Program
@@ -215,17 +214,12 @@ def _points(statement: Statement) -> DimLike | None:
     """Return how many elements a statement computes; None if it is not clear."""
     if isinstance(statement, Kernel):
         return nbytes(statement.space, 1)
-    if statement.kind == "update":
-        return nbytes(_written(statement.node), 1)
+    if statement.written is not None:
+        return nbytes(statement.written.shape, 1)
     values = (*statement.node.inputs, *statement.node.outputs)
     sizes = [nbytes(value.shape, 1) for value in values if is_array(value)]
     static = [n for n in sizes if isinstance(n, int)]
     return None if not sizes else max(static) if len(static) == len(sizes) else sizes[-1]
-
-
-def _written(update: ir.Node) -> Shape:
-    """Return the shape of what an update writes."""
-    return update.inputs[1].shape
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -237,8 +231,8 @@ def _moved(statement: Statement) -> DimLike:
         total = _read(statement, nbytes(statement.space, 1))
         return _sum(total, (_size(value) for value in statement.writes if is_array(value)))
     node = statement.node
-    if node.op.name in UPDATES:
-        shape = _written(node)
+    if statement.written is not None:
+        shape = statement.written.shape
         total = _read(statement, nbytes(shape, 1), skip=node.inputs[0])
         return total + nbytes(shape, node.outputs[0].dtype.itemsize)
     return _sum(0, (_size(value) for value in (*node.inputs, *node.outputs) if is_array(value)))

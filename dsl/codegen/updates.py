@@ -7,41 +7,143 @@ memory of its own, or, if most of the array is written, the whole result goes in
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsl.codegen import elementwise
-from dsl.codegen.accesses import read_again
 from dsl.codegen.arrays import Scalar, load_scalar, store_scalar
 from dsl.codegen.elements import Elements, gathered_index
 from dsl.codegen.evaluate import Evaluator, unchecked, wrap_index
-from dsl.codegen.expressions import Affine, Pool, Var, given, identity_index
+from dsl.codegen.expressions import Affine, Pool, Var, given, identity_index, walk
+from dsl.codegen.kernels.vectors import WideLoops
 from dsl.codegen.llvm import Operand, Value
 from dsl.codegen.memory import Placed, nbytes
+from dsl.codegen.overlap import clashes
 from dsl.codegen.places import surround
-from dsl.codegen.plan import reads_of
+from dsl.codegen.plan import is_checked
 from dsl.codegen.report import ErrorSite
 from dsl.codegen.scalars import check_box, check_start, checked_index
 from dsl.codegen.standins import StandIn
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike
+from dsl.ir.types import Shape
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
 
 __all__ = ["emit_update"]
 
+_MERGES = {"add": "sum", "multiply": "prod", "min": "min", "max": "max"}
+
+
+Index = tuple[Affine, ...]
+Offset = Callable[[Index], Index]
+
 
 def emit_update(region: Region, node: ir.Node) -> None:
-    name = node.op.name
-    if name == "scatter":
-        scatter(region, node)
-    elif name == "update_slice":
+    if node in region.within:
+        update_within(region, node)
+    elif node.op.name == "update_slice":
         update_slice(region, node)
+    elif node.op.name == "scatter" and any(i.shape for i in node.inputs[2:]):
+        scatter(region, node)
+    elif node.inputs[0].shape:
+        write(region, node, node, place_of(region, node))
     else:
-        update_dynamic_slice(region, node)
+        scatter_number(region, node)
+
+
+def update_within(region: Region, outer: ir.Node) -> None:
+    """An update of a part, perhaps of a part, that is put back: one write into the array."""
+    node, offset = outer, _itself
+    while node in region.within:
+        inside = region.within[node]
+        offset = partial(_through, offset, partial(_through, place_of(region, node), inside.moved))
+        node = inside.node
+    if node.op.name == "scatter" and any(i.shape for i in node.inputs[2:]):
+        scatter(region, node, outer, offset)
+    else:
+        write(region, outer, node, partial(_through, offset, place_of(region, node)))
+
+
+def _itself(index: Index) -> Index:
+    return index
+
+
+def _through(outer: Offset, inner: Offset, index: Index) -> Index:
+    return outer(inner(index))
+
+
+def place_of(region: Region, node: ir.Node) -> Offset:
+    """Check where an update writes; return the place in its array of an element of what is written."""
+    return _PLACES[node.op.name](region, node)
+
+
+def box(region: Region, node: ir.Node) -> Offset:
+    x, v = node.inputs[:2]
+    start, step = node.attrs["start"], node.attrs["step"]
+    check_box(region, node, x.shape, start, v.shape, step)
+    return lambda index: tuple(i.scaled(s).plus(a) for i, a, s in zip(index, start, step))
+
+
+def run(region: Region, node: ir.Node) -> Offset:
+    x, v, start = node.inputs[:3]
+    axis, step = node.attrs["axis"], node.attrs.get("step", 1)
+    check_start(region, node, start, v.shape, x.shape)
+    first = given(region.register(start), start)
+
+    def offset(index: Index) -> Index:
+        return (*index[:axis], index[axis].scaled(step).plus(first), *index[axis + 1 :])
+
+    return offset
+
+
+def pick(region: Region, node: ir.Node) -> Offset:
+    x, _, *indices = node.inputs
+    places = dict(zip(node.attrs["axes"], checked_index(region, node, x, indices)))
+
+    def offset(index: Index) -> Index:
+        rest = iter(index)
+        return tuple(places[k] if k in places else next(rest) for k in range(len(x.shape)))
+
+    return offset
+
+
+_PLACES: dict[str, Callable[[Region, ir.Node], Offset]] = {
+    "update_slice": box,
+    "update_dynamic_slice": run,
+    "scatter": pick,
+}
+
+
+def write(region: Region, outer: ir.Node, node: ir.Node, offset: Offset) -> None:
+    """Write what `node` puts into a part to `offset` in the array of `outer`."""
+    x, v = outer.inputs[0], node.inputs[1]
+    merges = node.attrs.get("mode", "update") != "update"
+    reads = x in region.placed and region.may_overwrite(x) and clashes(region, v, x, offset)
+    if v.shape and reads:
+        v = saved(region, v)
+    placed = updated_place(region, outer, disturbed=False)
+    if v.shape and not reads and merges and may_fail(region, v):
+        v = saved(region, v)
+    if v.shape and not merges:
+        region.map_to(v, placed.array, v.shape, offset)
+        return
+    variables = tuple(Var(d) for d in v.shape)
+    index = identity_index(variables)
+    e = Elements(Pool(), region.in_memory).at(v, index)
+    evaluator = Evaluator(region.fn, region, {}, [{}], unchecked)
+
+    def body(points: tuple[Operand, ...]) -> None:
+        with evaluator.scope():
+            evaluator.points.update(zip(variables, points))
+            address = evaluator.address(placed.array, offset(index))
+            store_merged(region, node, x.dtype, address, evaluator.value(e))
+
+    region.loops(v.shape, body)
 
 
 def updated_place(region: Region, node: ir.Node, *, disturbed: bool) -> Placed:
@@ -61,11 +163,7 @@ def updated_place(region: Region, node: ir.Node, *, disturbed: bool) -> Placed:
 def update_slice(region: Region, node: ir.Node) -> None:
     x, v = node.inputs[:2]
     start, step = node.attrs["start"], node.attrs["step"]
-    check_box(region, node, x.shape, start, v.shape, step)
-
-    def offset(index: tuple[Affine, ...]) -> tuple[Affine, ...]:
-        return tuple(i.scaled(s).plus(a) for i, a, s in zip(index, start, step))
-
+    offset = box(region, node)
     in_place = x in region.placed and region.may_overwrite(x)
     if in_place and clashes(region, v, x, offset):
         if large_share(region, v, x) and all(s == 1 for s in step) and region.placed[x].contiguous:
@@ -97,34 +195,14 @@ def large_share(region: Region, v: ir.Value, x: ir.Value) -> bool:
     return not isinstance(a, int) or not isinstance(b, int) or 2 * a >= b
 
 
-def clashes(
-    region: Region,
-    v: ir.Value,
-    x: ir.Value,
-    offset: Callable[[tuple[Affine, ...]], tuple[Affine, ...]],
-) -> bool:
-    """Tell whether computing v element by element would read elements of x that are overwritten."""
-    variables = tuple(Var(d) for d in v.shape)
-    index = identity_index(variables)
-    slot = region.placed[x].slot
-    e = Elements(Pool(), region.in_memory).at(v, index)
-    again = set(read_again(e))
-    for read in reads_of(e):
-        if read.kind != "load":
-            continue
-        assert read.value is not None
-        placed = region.placed.get(read.value)
-        if (
-            placed is not None
-            and placed.slot is slot
-            and not (read.value is x and read.index == offset(index) and read not in again)
-        ):
-            return True
-    return False
+def may_fail(region: Region, v: ir.Value) -> bool:
+    """Tell whether computing v may fail, which only kernels look for."""
+    e = Elements(Pool(), region.in_memory).at(v, identity_index(Var(d) for d in v.shape))
+    return region.checks and any(map(is_checked, walk(e)))
 
 
 def saved(region: Region, v: ir.Value) -> ir.Value:
-    """Compute a value into memory of its own, and return a stand-in for it."""
+    """Compute a value into memory of its own, and return a stand-in for it, to be read before any other memory is asked for."""
     slot = region.program.allocate(
         nbytes(v.shape, v.dtype.itemsize), region, "an overlapping assignment"
     )
@@ -136,37 +214,25 @@ def saved(region: Region, v: ir.Value) -> ir.Value:
     return stand_in
 
 
-def update_dynamic_slice(region: Region, node: ir.Node) -> None:
-    x, v, start = node.inputs[:3]
-    axis, step = node.attrs["axis"], node.attrs.get("step", 1)
-    first = region.register(start)
-    assert isinstance(first, Value)
-    check_start(region, node, start, v.shape, x.shape)
-
-    def offset(index: tuple[Affine, ...]) -> tuple[Affine, ...]:
-        moved = index[axis].scaled(step).plus(given(first))
-        return index[:axis] + (moved,) + index[axis + 1 :]
-
-    if x in region.placed and region.may_overwrite(x) and clashes(region, v, x, offset):
-        v = saved(region, v)
-    placed = updated_place(region, node, disturbed=False)
-    region.map_to(v, placed.array, v.shape, offset)
-
-
-def scatter(region: Region, node: ir.Node) -> None:
-    x, v, *indices = node.inputs
-    if all(not i.shape for i in indices):
-        scatter_at(region, node, x, v, indices)
-        return
+def scatter(
+    region: Region, node: ir.Node, outer: ir.Node | None = None, offset: Offset = _itself
+) -> None:
+    """Write to where index arrays say in a part of the array of `outer`, by itself in all of its own."""
+    own, v, *indices = node.inputs
+    outer = outer or node
+    x = outer.inputs[0]
     for i, axis in zip(indices, node.attrs["axes"]):  # the same index may stand for several axes
-        check_indices(region, node, i, x.shape[axis], axis, v)
-    if x in region.placed and region.may_overwrite(x) and clashes(region, v, x, lambda i: i):
+        check_indices(region, node, i, own.shape[axis], axis, v)
+    reads = x in region.placed and region.may_overwrite(x) and clashes(region, v, x, None)
+    if reads:
         v = saved(region, v)
-    placed = updated_place(region, node, disturbed=False)
+    placed = updated_place(region, outer, disturbed=False)
+    if not reads and may_fail(region, v):
+        v = saved(region, v)
     variables = tuple(Var(d) for d in v.shape)
     index = identity_index(variables)
     elements = Elements(Pool(), region.in_memory)
-    target = gathered_index(elements, node, x, indices, index)
+    target = offset(gathered_index(elements, node, own, indices, index))
     source = elements.at(v, index)
     evaluator = Evaluator(region.fn, region, {}, [{}], unchecked)
     rank = max(len(i.shape) for i in indices)
@@ -200,7 +266,7 @@ def scatter(region: Region, node: ir.Node) -> None:
                 evaluator.metadata,
             )
 
-    region.loops(v.shape[:rank], place)
+    region.loops(v.shape[:rank], place, as_written=True)
 
 
 def independent(region: Region) -> tuple[str, str]:
@@ -240,7 +306,7 @@ def check_indices(
 
         return body
 
-    region.loops(index.shape, look(False))
+    look_at_all(region, index.shape, look(False))
     wrong = bad.get()
     if index.shape != v.shape[: len(index.shape)] or any(not isinstance(d, int) for d in v.shape):
         total: Operand = 1
@@ -248,7 +314,18 @@ def check_indices(
             total = region.fn.mul(total, region.dim(d))
         wrong = region.fn.both(wrong, region.fn.compare("ne", total, 0)) if index.shape else wrong
     with region.fn.if_(wrong, unlikely=True):
-        region.loops(index.shape, look(True))
+        region.loops(index.shape, look(True), as_written=True)
+
+
+def look_at_all(region: Region, shape: Shape, body: Callable[[tuple[Operand, ...]], None]) -> None:
+    """Loop over all points, the last axis by vectors if that can be."""
+    loops = WideLoops()
+    loops.module = region.fn.module
+
+    def row(points: tuple[Operand, ...]) -> None:
+        loops.by_vectors(region.fn, (0, region.dim(shape[-1])), lambda at: body((*points, at)))
+
+    region.loops(shape[:-1], row, as_written=True) if shape else body(())
 
 
 def store_merged(
@@ -260,52 +337,19 @@ def store_merged(
     metadata: str = "",
 ) -> None:
     """Store an element by a scatter's mode."""
-    mode = node.attrs["mode"]
+    mode = node.attrs.get("mode", "update")
     if mode != "update":
-        name = {"add": "sum", "multiply": "prod", "min": "min", "max": "max"}[mode]
         old = load_scalar(region.fn, dtype, address, metadata)
-        value = elementwise.combine(region.fn, name, dtype, old, value, reassociate=False)
+        value = elementwise.combine(region.fn, _MERGES[mode], dtype, old, value, reassociate=False)
     store_scalar(region.fn, dtype, value, address, metadata)
 
 
-def scatter_at(
-    region: Region, node: ir.Node, x: ir.Value, v: ir.Value, indices: Sequence[ir.Value]
-) -> None:
-    """Indices of rank 0: one element or one part of the array."""
-    axes = node.attrs["axes"]
-    places = dict(zip(axes, checked_index(region, node, x, indices)))
-
-    def offset(index: tuple[Affine, ...]) -> tuple[Affine, ...]:
-        rest = iter(index)
-        return tuple(places[k] if k in places else next(rest) for k in range(len(x.shape)))
-
-    if not x.shape:
-        old = region.register(x)
-        value = region.register(v)
-        mode = node.attrs["mode"]
-        if mode != "update":
-            name = {"add": "sum", "multiply": "prod", "min": "min", "max": "max"}[mode]
-            value = elementwise.combine(region.fn, name, x.dtype, old, value, reassociate=False)
-        region.registers[node.outputs[0]] = value
-        return
-    if v.shape and x in region.placed and region.may_overwrite(x) and clashes(region, v, x, offset):
-        v = saved(region, v)
-    placed = updated_place(region, node, disturbed=False)
-    if not v.shape:
-        address = region.address(placed.array, offset(()))
-        store_merged(region, node, x.dtype, address, region.register(v))
-    elif node.attrs["mode"] == "update":
-        region.map_to(v, placed.array, v.shape, offset)
-    else:
-        variables = tuple(Var(d) for d in v.shape)
-        index = identity_index(variables)
-        e = Elements(Pool(), region.in_memory).at(v, index)
-        evaluator = Evaluator(region.fn, region, {}, [{}], unchecked)
-
-        def body(points: tuple[Operand, ...]) -> None:
-            with evaluator.scope():
-                evaluator.points.update(zip(variables, points))
-                address = evaluator.address(placed.array, offset(index))
-                store_merged(region, node, x.dtype, address, evaluator.value(e))
-
-        region.loops(v.shape, body)
+def scatter_number(region: Region, node: ir.Node) -> None:
+    """A scatter into a number, which is in a register."""
+    x, v = node.inputs[:2]
+    value, mode = region.register(v), node.attrs["mode"]
+    if mode != "update":
+        value = elementwise.combine(
+            region.fn, _MERGES[mode], x.dtype, region.register(x), value, reassociate=False
+        )
+    region.registers[node.outputs[0]] = value

@@ -30,6 +30,9 @@ from dataclasses import dataclass, field
 
 __all__ = ["Body", "Widened", "read"]
 
+_CONVERSIONS = (
+    "trunc", "zext", "sext", "fptrunc", "fpext", "bitcast", "sitofp", "uitofp", "fptosi",
+)  # fmt: skip
 _BYTES = {"i1": 0, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 _TYPE = r"(i1|i8|i16|i32|i64|half|float|double)\b"
@@ -44,19 +47,18 @@ _BINARY = re.compile(
 )
 _COMPARE = re.compile(rf"(\S+) = ([if]cmp(?: [a-z]+)+) {_TYPE} (\S+), (\S+)")
 _SELECT = re.compile(rf"(\S+) = select i1 (\S+), {_TYPE} (\S+), \S+ (\S+)")
-_CONVERT = re.compile(
-    rf"(\S+) = (trunc|zext|sext|fptrunc|fpext|bitcast|sitofp|uitofp) {_TYPE} (\S+) to {_TYPE}"
-)
-_NEGATE = re.compile(rf"(\S+) = (fneg) {_TYPE} (\S+)")
+_CONVERT = re.compile(rf"(\S+) = ({'|'.join(_CONVERSIONS)}) {_TYPE} (\S+) to {_TYPE}")
+_UNARY = re.compile(rf"(\S+) = (fneg|freeze) {_TYPE} (\S+)")
 _CALL = re.compile(rf"(\S+) = call (?:([a-z ]+) )?{_TYPE} @([\w.]+)\(([^)]*)\)")
 
 _INTRINSICS = frozenset(
     f"llvm.{name}"
     for name in (
         "fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fma", "maximum", "minimum", "maxnum", "minnum",
-        "smax", "smin", "umax", "umin",
+        "smax", "smin", "umax", "umin", "ldexp",
     )
 )  # fmt: skip
+_SCALE = "llvm.ldexp"
 _MATH = re.compile(r"dsl_math_(\w+)_x1_(f32|f64)")
 
 # How lanes are combined, by the instruction that combines elements; those of `_SAME` may count an element twice.
@@ -181,18 +183,18 @@ def _parse(line: str) -> _Step | None:
         return _Step(m[1], "select", m[3], (("i1", m[2]), (m[3], m[4]), (m[3], m[5])))
     if m := _CONVERT.match(line):
         return _Step(m[1], m[2], m[5], ((m[3], m[4]),))
-    if m := _NEGATE.match(line):
+    if m := _UNARY.match(line):
         return _Step(m[1], m[2], m[3], ((m[3], m[4]),))
     return None
 
 
 def _parse_call(m: re.Match[str]) -> _Step | None:
     flags, type, name = m[2] or "", m[3], m[4]
-    stem = name.rpartition(".")[0]
+    stem = _SCALE if name.startswith(_SCALE) else name.rpartition(".")[0]
     if not (_MATH.fullmatch(name) or stem in _INTRINSICS):
         return None
     args = tuple(tuple(arg.split(" ", 1)) for arg in m[5].split(", "))
-    if any(arg[0] != type for arg in args):
+    if stem != _SCALE and any(arg[0] != type for arg in args):
         return None
     op = name if _MATH.fullmatch(name) else stem
     return _Step(m[1], f"{flags} {op}".strip(), type, args)
@@ -474,9 +476,13 @@ class _Widening:
             callee = f"dsl_math_{found[1]}_x{self.lanes}_{found[2]}"
         else:
             callee = self.overloaded(name.removeprefix("llvm."), step.type)
-        wide = self.type(step.type)
-        self.out.calls[callee] = wide, [wide] * len(args)
-        return _called(callee, flags, wide, [f"{wide} {arg}" for arg in args])
+        if name == _SCALE:
+            callee += f".v{self.lanes}i32"
+        wide, types = self.type(step.type), [self.type(type) for type, _ in step.args]
+        self.out.calls[callee] = wide, types
+        return _called(
+            callee, flags, wide, [f"{type} {arg}" for type, arg in zip(types, args, strict=True)]
+        )
 
     # -- sums ---------------------------------------------------------------------------------------------------------
 
@@ -536,10 +542,13 @@ def _text(step: _Step, type: str, args: Sequence[str], operands: str = "") -> st
         return f"getelementptr inbounds {type}, ptr {args[0]}, i64 {args[1]}"
     if op == "select":
         return _select("i1", type, args)
-    if op in ("trunc", "zext", "sext", "fptrunc", "fpext", "bitcast", "sitofp", "uitofp"):
+    if op in _CONVERSIONS:
         return f"{op} {operands} {args[0]} to {type}"
     *flags, name = op.split()
     if name in _INTRINSICS or _MATH.fullmatch(name):
         own = name if _MATH.fullmatch(name) else f"{name}.{_SUFFIX.get(step.type, step.type)}"
-        return _called(own, flags, type, [f"{type} {arg}" for arg in args])
+        own += ".i32" if name == _SCALE else ""
+        return _called(
+            own, flags, type, [f"{kind} {arg}" for (kind, _), arg in zip(step.args, args)]
+        )
     return f"{op} {operands} {', '.join(args)}"

@@ -34,12 +34,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
+from dsl.codegen.cpu.words import pause as emit_pause
+from dsl.codegen.cpu.words import store_fence as emit_store_fence
 from dsl.codegen.llvm import Function, Module, Value, Variable
 from dsl.errors import InternalError
 from dsl.ir.python_source import parse_python
 
 __all__ = [
-    "Word", "atomic_add", "call_program", "compile_module", "compile_source", "copy_words", "external", "rarely", "records",
+    "Word", "acquire", "atomic_add", "call_at", "call_program", "compile_module", "compile_source", "copy_words", "external",
+    "pause", "publish", "rarely", "records", "stream_lines",
 ]  # fmt: skip
 
 Word = Any
@@ -59,8 +62,33 @@ def copy_words(target: Word, source: Word, count: Word) -> None:
     raise NotImplementedError
 
 
+def stream_lines(target: Word, source: Word, count: Word) -> None:
+    """Copy lines of 64 bytes to the start of a line, past the caches; what is published later is seen after them."""
+    raise NotImplementedError
+
+
 def atomic_add(address: Word, amount: Word) -> Word:
     """Add to the word at an address, at once for all threads; what it was before."""
+    raise NotImplementedError
+
+
+def acquire(address: Word) -> Word:
+    """Read a word that others write; what they wrote before it is there as well."""
+    raise NotImplementedError
+
+
+def publish(address: Word, value: Word) -> None:
+    """Write a word that others read, after everything that was written before."""
+    raise NotImplementedError
+
+
+def pause() -> None:
+    """Tell the CPU that this is a loop that waits."""
+    raise NotImplementedError
+
+
+def call_at(address: Word, *args: Word) -> Word:
+    """Call the C function of words at an address."""
     raise NotImplementedError
 
 
@@ -350,10 +378,38 @@ class _Compiler:
             f.store(f.load("i64", f.gep(at, k, "i64"), align=8), f.gep(to, k, "i64"), align=8)
         return f.as_value(0, "i64")
 
+    def stream_lines(self, node: ast.Call) -> Value:
+        target, source, count = map(self.value, node.args)
+        f, to, at = self.f, self.pointer(target), self.pointer(source)
+        past = f", !nontemporal {f.module.metadata('!{i32 1}')}"
+        with f.loop(0, f.binary("shl", count, 6), 64) as k:
+            line = f.load("<8 x i64>", f.gep(at, k), align=1)
+            f.store(line, f.gep(to, k), align=64, metadata=past)
+        emit_store_fence(f)
+        return f.as_value(0, "i64")
+
     def atomic_add(self, node: ast.Call) -> Value:
         address, amount = map(self.value, node.args)
         place = self.pointer(address).text
         return self.f.define("i64", f"atomicrmw add ptr {place}, i64 {amount.text} acq_rel")
+
+    def acquire(self, node: ast.Call) -> Value:
+        place = self.pointer(self.value(node.args[0])).text
+        return self.f.define("i64", f"load atomic i64, ptr {place} acquire, align 8")
+
+    def publish(self, node: ast.Call) -> Value:
+        address, value = map(self.value, node.args)
+        place = self.pointer(address).text
+        self.f.emit(f"store atomic i64 {value.text}, ptr {place} release, align 8")
+        return self.f.as_value(0, "i64")
+
+    def pause(self, node: ast.Call) -> Value:
+        emit_pause(self.f)
+        return self.f.as_value(0, "i64")
+
+    def call_at(self, node: ast.Call) -> Value:
+        address, *args = map(self.value, node.args)
+        return self.f.call_pointer("i64", self.pointer(address), *args)
 
     def external(self, node: ast.Call) -> Value:
         name = node.args[0]
@@ -385,6 +441,11 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[_Compiler, Any], None]] = {
 _INTRINSICS: dict[str, Callable[[_Compiler, ast.Call], Value]] = {
     "call_program": _Compiler.call_program,
     "copy_words": _Compiler.copy_words,
+    "stream_lines": _Compiler.stream_lines,
     "atomic_add": _Compiler.atomic_add,
+    "acquire": _Compiler.acquire,
+    "publish": _Compiler.publish,
+    "pause": _Compiler.pause,
+    "call_at": _Compiler.call_at,
     "external": _Compiler.external,
 }

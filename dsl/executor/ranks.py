@@ -17,6 +17,8 @@ import numpy as np
 from dsl.codegen.cuda.devices import own_index
 from dsl.config import config
 from dsl.errors import PeerError, UnsupportedError
+from dsl.executor.shared_memory import native_code
+from dsl.ir import shared_memory
 from dsl.ir.devices import DeviceName
 from dsl.ir.dims import Dim, substitute
 from dsl.ir.environment import Environment
@@ -39,6 +41,7 @@ from dsl.runtime.parts import run_parts
 
 __all__ = ["OverRanks", "exchange", "names_a_rank", "refuse_collectives"]
 
+shared_memory.provide(native_code)
 _serial = itertools.count(1)
 
 

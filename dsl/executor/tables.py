@@ -19,6 +19,7 @@ from dsl.executor.frames import Frames, StaticFrame
 from dsl.executor.programs import Program, Programs
 from dsl.executor.programs import layout as program_layout
 from dsl.executor.units import Unit, is_preset, make_units
+from dsl.ir.checks.frames import most_iterations
 from dsl.ir.devices import DeviceName
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
@@ -157,7 +158,7 @@ class _Tables:
         ]
         self.put(
             plan, FRAME=frames, FRAMES=len(self.areas), PRESETS=presets, PRESET_COUNT=count,
-            SOURCES=self.write_list(sources, True), SOURCE_COUNT=len(sources), PARALLEL=self.parallel,
+            SOURCES=self.write_list(sources, True), SOURCE_COUNT=len(sources),
             FETCHES=len(self.fetches), record=layout.Plan,
         )  # fmt: skip
         words, address = self.finish()
@@ -316,7 +317,7 @@ class _Tables:
             INSTANCE_WORDS=layout.Instance.SIZE + stored * width + area.exits, ENTERS=len(frame.enters),
             UNITS=self.write_list([self.at[p.unit] for p in area.placed], True), UNIT_COUNT=len(area.placed),
             OWNERS=self.write_list(area.owners), OWNER_COUNT=len(area.owners), INVARIANTS=len(area.invariants),
-            PARKED=len(area.nexts), TOKEN_WORDS=width,
+            PARKED=len(area.nexts), TOKEN_WORDS=width, PARALLEL=most_iterations(frame.enters, self.parallel),
         )  # fmt: skip
 
     def write_presets(self) -> tuple[int, int, list[Slot], np.ndarray]:

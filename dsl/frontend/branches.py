@@ -5,6 +5,7 @@ A result whose structure the branches decide is an `Either`, which only the call
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ from dsl.frontend.leaves import (
     the_trace,
     unchecked_value,
     visible_shape,
+    ways_out,
     zeros,
 )
 from dsl.frontend.objects import as_trees
@@ -42,6 +44,7 @@ from dsl.frontend.regions import (
     with_types,
 )
 from dsl.frontend.scopes import (
+    Alias,
     Scope,
     Storage,
     current_scope,
@@ -81,8 +84,9 @@ def if_(
     put: Any,
     names: tuple[str, ...],
     assigned: int,
+    lenient: bool = False,
 ) -> None:
-    """Run an `if` statement."""
+    """Run an `if` statement; a `lenient` one lets variables have a value or not, which is asked where they are read."""
     chosen = predicate(test)
     if isinstance(chosen, bool):
         (then if chosen else otherwise)()
@@ -90,7 +94,7 @@ def if_(
     refuse_try()
     state = State(get, put, names, assigned)
     before, branches = _trace_branches(state, then, otherwise)
-    _join_branches(chosen, state, before, branches)
+    _join_branches(chosen, state, before, branches, Joined(lenient=lenient))
 
 
 def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapshot, list[Branch]]:
@@ -144,16 +148,25 @@ class Joined:
     pairs: list[tuple[Any, Any, Info]] = field(default_factory=list)
     results: list[Traced] = field(default_factory=list)
     flagged: list[tuple[Traced, Traced, str]] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    lenient: bool = False
 
-    def add(self, a: Any, b: Any, info: Info, name: str = "") -> Traced:
+    def add(self, a: Any, b: Any, info: Info) -> Traced:
         placeholder = Traced.__new__(Traced)
         placeholder.kind, placeholder.views, placeholder._type = info.kind, (), None
         self.pairs.append((a, b, info))
         self.results.append(placeholder)
-        self.names.append(name)
         self._add_flag(placeholder, a, b)
         return placeholder
+
+    def add_perhaps(self, leaf: Any, side: int, name: str) -> Traced:
+        """Add a variable that only one branch defines; whether it has a value is known when the program runs."""
+        pair: list[Any] = [_BOTTOM, _BOTTOM]
+        pair[side] = leaf
+        traced = self.add(pair[0], pair[1], info_of(leaf))
+        if not any(each is traced for each, *_ in self.flagged):
+            flag = self.add(side == 0, side == 1, Info(BOOL, (), Kind.PYTHON))
+            self.flagged.append((traced, flag, name))
+        return traced
 
     def _add_flag(self, traced: Traced, a: Any, b: Any) -> None:
         """A variable that one branch leaves perhaps undefined stays so."""
@@ -171,7 +184,7 @@ class Joined:
 
 def _flag_leaf(leaf: Any) -> Any:
     if not isinstance(leaf, Traced) or leaf.storage.defined is None:
-        return True
+        return leaf is not _BOTTOM
     value, scope, _ = leaf.storage.defined
     return Traced(Storage(value, scope), (), Kind.PYTHON)
 
@@ -179,24 +192,30 @@ def _flag_leaf(leaf: Any) -> Any:
 _BOTTOM = object()
 
 
-def _join_branches(pred: Value, state: State, before: Snapshot, branches: list[Branch]) -> None:
+def _join_branches(
+    pred: Value, state: State, before: Snapshot, branches: list[Branch], joined: Joined
+) -> None:
     then, other = branches
-    joined = Joined()
     cells = [
         _join_cell(state, cell, before, then, other, joined) for cell in range(len(before.objects))
     ]
     storages = list(dict.fromkeys([*then.contents, *other.contents]))
     parent = current_scope()
+    aliased = _join_aliases(joined, branches)
     values = [_branch_values(branch, k, joined, storages) for k, branch in enumerate(branches)]
     results = _emit_cond(pred, parent, branches, values, joined, storages)
     for storage, value in zip(storages, results[len(joined.results) :], strict=True):
         storage.set(value)
-    for traced, value, (a, b, info), name in zip(
-        joined.results, results, joined.pairs, joined.names, strict=False
-    ):
+    for traced, value, (a, b, info) in zip(joined.results, results, joined.pairs, strict=False):
         traced.storage = Storage(value, parent)
-        if info.kind is Kind.ARRAY and name != RESULT:
+        if info.kind is Kind.ARRAY:
             _note_aliases(traced.storage, (a, b), branches, pred, parent)
+    for traced, leaf, outer, flag in aliased:
+        traced.storage.outside |= outer.outside
+        if flag is None:
+            may_alias(traced.storage, outer)
+        else:
+            link_when(traced.storage, outer, leaf, flag.storage.value, parent)
     for traced, flag, name in joined.flagged:
         traced.storage.defined = (flag.storage.value, parent, name)
     objects = [
@@ -225,7 +244,7 @@ def _join_cell(
     a, b = then.after.structures[cell], other.after.structures[cell]
     pair = then.after.leaves[cell], other.after.leaves[cell]
     for k, one in enumerate((then, other)):
-        missing = _is_missing((pair[k] or [None])[0]) and (a, b)[k].type is None
+        missing = (a, b)[k].type is None and is_missing(pair[k][0], name)
         if missing and (name.startswith("dsl__") or _jumps(state, one.after)):
             return _join_absent(pair[1 - k], (a, b)[1 - k], k, joined)
     if a != b:
@@ -238,8 +257,10 @@ def _join_cell(
     return a, [_join_leaf(name, x, y, joined) for x, y in zip(*pair, strict=True)]
 
 
-def _is_missing(leaf: Any) -> bool:
-    return isinstance(leaf, Undefined) and not isinstance(leaf, Either)
+def is_missing(leaf: Any, name: str | None = None) -> bool:
+    """Tell whether a variable, that of the name if one is given and not another one that was assigned to it, has no value."""
+    missing = isinstance(leaf, Undefined) and not isinstance(leaf, Either)
+    return missing and name in (None, leaf.name)
 
 
 def _jumps(state: State, after: Snapshot) -> bool:
@@ -401,8 +422,9 @@ def _join_odd(
         leaves[0] if s.type is None else None for leaves, s in zip(pair, structures, strict=True)
     ]
     for k in (0, 1):
-        if isinstance(sides[k], Undefined):
-            return _half_defined(name, pair[1 - k], structures[1 - k])
+        missing = sides[k]
+        if isinstance(missing, Undefined):
+            return _half_defined(name, missing, pair[1 - k], structures[1 - k])
     return Undefined(
         name,
         f"is {describe(structures[0])} after one branch of an `if` and {describe(structures[1])} after the other",
@@ -411,7 +433,11 @@ def _join_odd(
     )
 
 
-def _half_defined(name: str, leaves: list[Any], structure: Structure) -> Undefined:
+def _half_defined(
+    name: str, missing: Undefined, leaves: list[Any], structure: Structure
+) -> Undefined:
+    if missing.error is BranchError:
+        return missing  # branches before this one disagreed, which is the reason that helps
     single = leaves[0] if structure.type is None and is_numeric(leaves[0]) else None
     return Undefined(
         name,
@@ -429,7 +455,10 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
             return _join_results(([a], [b]), (Structure(None), Structure(None)), joined)
         if isinstance(a, Undefined) and isinstance(b, Undefined):
             return a if a.reason else b
-        return _half_defined(name, [b if isinstance(a, Undefined) else a], Structure(None))
+        missing, given = (a, b) if isinstance(a, Undefined) else (b, a)
+        if joined.lenient and is_numeric(given):
+            return joined.add_perhaps(given, 0 if given is a else 1, name)
+        return _half_defined(name, missing, [given], Structure(None))
     if is_numeric(a) and is_numeric(b):
         if type(a) is type(b) and not isinstance(a, (Traced, np.ndarray)) and identical(a, b):
             return a
@@ -444,7 +473,7 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
         except BranchError as error:
             reason = error.message.removeprefix(f"the variable `{name}` ")
             return Undefined(name, reason, error.remedy, error=BranchError)
-        return joined.add(a, b, info, name)
+        return joined.add(a, b, info)
     if type(a) is type(b) and are_equal(a, b):
         return a
     if name == RESULT:
@@ -500,22 +529,44 @@ def _note_aliases(
     storage: Storage, leaves: tuple[Any, Any], branches: list[Branch], pred: Value, parent: Scope
 ) -> None:
     """The joined array is, by the predicate, an array from outside that one branch or the other named."""
-    if _BOTTOM in leaves:
-        return
     for k, (leaf, branch) in enumerate(zip(leaves, branches, strict=True)):
         if not is_traced_array(leaf):
             continue
         if branch.scope.encloses(leaf.storage.scope):
-            _note_inner_aliases(storage, leaf.storage, branch.scope)
-            continue
+            continue  # see `_join_aliases`
         storage.outside |= leaf.storage.outside
         when = pred if k == 0 else parent.emit("logical_not", pred)
-        link_when(storage, leaf, when, parent)
+        link_when(storage, leaf.storage, leaf, when, parent)
 
 
-def _note_inner_aliases(storage: Storage, inner: Storage, scope: Scope) -> None:
-    """An array made in a region that may be one from outside: later writes to what it became are refused."""
-    for edge in inner.aliases:
-        other = edge.other_than(inner)
-        if not scope.encloses(other.scope):
-            may_alias(storage, other)
+def _join_aliases(
+    joined: Joined, branches: list[Branch]
+) -> list[tuple[Traced, Traced, Storage, Traced | None]]:
+    """Let branches tell whether arrays that they made are arrays from outside.
+
+    Returns joined arrays, what they were in the branch, the arrays from outside, and flags that are true where they are the
+    same, None where that cannot be told.
+    """
+    found: list[tuple[Traced, Traced, Storage, Traced | None]] = []
+    arrays = [
+        (traced, pair)
+        for traced, (*pair, info) in zip(joined.results, joined.pairs, strict=True)
+        if info.kind is Kind.ARRAY
+    ]
+    for traced, pair in arrays:
+        for k, (leaf, branch) in enumerate(zip(pair, branches, strict=True)):
+            for outer, path in ways_out(leaf, branch.scope):
+                flags: list[Any] = [False, False]
+                if path is not None:
+                    flags[k] = _holds(path, branch)
+                flag = None if path is None else joined.add(flags[0], flags[1], _FLAG)
+                found.append((traced, leaf, outer, flag))
+    return found
+
+
+def _holds(path: list[Alias], branch: Branch) -> Traced:
+    """Return whether all links of a path hold, in the branch."""
+    with the_trace().resumed(branch.scope, branch.contents):
+        links = [branch.scope.local(edge.when, edge.scope) for edge in path]
+        both = functools.reduce(lambda a, b: branch.scope.emit("logical_and", a, b), links)
+        return Traced(Storage(both, branch.scope), (), Kind.PYTHON)

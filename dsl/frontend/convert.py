@@ -12,13 +12,14 @@ import ast
 import inspect
 import types
 import weakref
-from typing import Any
+from typing import Any, TypeGuard
 
 from dsl.errors import ConversionError
 from dsl.frontend.liveness import annotate
 from dsl.frontend.matches import lower_matches
 from dsl.frontend.returns import lower_jumps
 from dsl.frontend.source import FunctionTree, function_tree
+from dsl.frontend.walrus import lower_walrus
 from dsl.ir.location import Location
 
 __all__ = ["convert", "is_converted", "refuse_generator"]
@@ -113,6 +114,11 @@ def _runtime(name: str, *args: ast.expr) -> ast.Call:
 
 def _thunk(expr: ast.expr) -> ast.Lambda:
     return ast.Lambda(ast.arguments([], [], None, [], [], None, []), expr)
+
+
+def _borrow(name: str) -> ast.stmt:
+    """Tell the runtime that a function may assign a variable of the function around it."""
+    return ast.Expr(_runtime("borrow", ast.Constant(name), _thunk(_load(name))))
 
 
 def _strings(names: list[str]) -> ast.Tuple:
@@ -231,19 +237,18 @@ _MUTATORS = {
 }  # fmt: skip
 
 
-_OF_DEQUES = {"popleft", "appendleft", "extendleft"}
-
-
 def _changed_by_nested(statements: list[ast.stmt]) -> set[str]:
-    """Return the names of containers whose contents nested functions change: any call may change them."""
-    return {
-        name
-        for statement in statements
-        for node in ast.walk(statement)
-        if isinstance(node, (ast.FunctionDef, ast.Lambda))
-        for inner in ast.walk(node)
-        for name in _changed_name(inner)
-    }
+    """Return the names of containers that nested functions, or methods kept in variables, change: any call may."""
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    nested = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.Lambda))]
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    kept = [node for node in nodes if _is_mutator(node) and node not in called]
+    changed = [name for each in nested for inner in ast.walk(each) for name in _changed_name(inner)]
+    return {*changed, *(name for node in kept for name in _root_name(node.value))}
+
+
+def _is_mutator(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and node.attr in _MUTATORS
 
 
 def _changed_name(node: ast.AST) -> list[str]:
@@ -253,6 +258,10 @@ def _changed_name(node: ast.AST) -> list[str]:
     else:
         changes = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
         root = node if changes else None  # type: ignore[assignment]
+    return _root_name(root)
+
+
+def _root_name(root: ast.expr | None) -> list[str]:
     while isinstance(root, (ast.Subscript, ast.Attribute)):
         root = root.value
     return [root.id] if isinstance(root, ast.Name) else []
@@ -304,6 +313,7 @@ class _Rewriter(ast.NodeTransformer):
         self._refuse([tree] if isinstance(tree, ast.AsyncFunctionDef) else statements)
         self.yields = _has_yield(statements)
         statements = lower_matches(statements)
+        statements = statements if self.yields else lower_walrus(statements)
         statements = statements if self.yields else lower_jumps(statements, self._error)
         used = _names_in(statements)
         self.borrowed = used.nonlocals
@@ -319,6 +329,7 @@ class _Rewriter(ast.NodeTransformer):
         declare = self._declare(
             sorted(set(used.stored) - used.nonlocals - set(_parameters(tree.args)))
         )
+        declare += [_borrow(n) for n in sorted(used.nonlocals)]
         made = ast.FunctionDef(name, _plain(tree.args), [*declare, *body], [], None, None)
         return ast.copy_location(made, tree)
 
@@ -366,6 +377,10 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Lambda(node.args, body), node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        """Rewrite the methods of a class that the function makes; what else is in its body stays Python."""
+        node.body = [
+            self.visit(item) if isinstance(item, ast.FunctionDef) else item for item in node.body
+        ]
         return node
 
     # -- statements ----------------------------------------------------------------------------------------------
@@ -451,7 +466,8 @@ class _Rewriter(ast.NodeTransformer):
         then = self._nested(f"dsl__then_{k}", self._block(node.body), stored, [], node)
         other = self._nested(f"dsl__else_{k}", self._block(node.orelse), stored, [], node)
         call = _runtime(
-            "if_", self._test(node.test), _load(then.name), _load(other.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
+            "short_if" if getattr(node, "dsl_short", False) else "if_",
+            self._test(node.test), _load(then.name), _load(other.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
             _strings(names), ast.Constant(len(kept)),
         )  # fmt: skip
         return [then, other, *self._accessors(k, names, node), _located(ast.Expr(call), node.test)]
@@ -544,8 +560,36 @@ class _Rewriter(ast.NodeTransformer):
         made = _runtime("raise_", self.visit(node.exc), cause)
         return [_located(ast.Expr(made), node)]
 
+    def _used(self, node: ast.expr) -> Any:
+        """Rewrite an expression whose value is kept as it is, which a variable without a value must not be."""
+        made = self.visit(node)
+        is_local = isinstance(node, ast.Name) and not node.id.startswith("dsl__")
+        return ast.copy_location(_runtime("used", made), node) if is_local else made
+
+    def visit_Tuple(self, node: Any) -> Any:
+        if isinstance(node.ctx, ast.Load):
+            node.elts = [self._used(item) for item in node.elts]
+            return node
+        return self.generic_visit(node)
+
+    def visit_List(self, node: ast.List) -> Any:
+        if not isinstance(node.ctx, ast.Load) or not any(map(_is_starred, node.elts)):
+            return self.visit_Tuple(node)
+        parts = [
+            self.visit(item.value)
+            if isinstance(item, ast.Starred)
+            else ast.List([self._used(item)], ast.Load())
+            for item in node.elts
+        ]
+        return ast.copy_location(_runtime("listed", *parts), node)
+
+    def visit_Dict(self, node: ast.Dict) -> Any:
+        node.keys = [key and self.visit(key) for key in node.keys]
+        node.values = [self._used(value) for value in node.values]
+        return node
+
     def visit_Assign(self, node: ast.Assign) -> Any:
-        value = self.visit(node.value)
+        value = self._used(node.value)
         if isinstance(node.targets[0], ast.Name) and node.targets[0].id == "dsl__result":
             value = ast.copy_location(_runtime("returned", value), node.value)
         if len(node.targets) == 1:
@@ -626,10 +670,8 @@ class _Rewriter(ast.NodeTransformer):
     def _callee(self, func: ast.expr) -> ast.expr:
         if isinstance(func, ast.Attribute):
             visit = self._changed if func.attr in _MUTATORS else self.visit
-            if func.attr in _OF_DEQUES:
-                made = _runtime("method", visit(func.value), ast.Constant(func.attr))
-                return ast.copy_location(made, func)
-            return ast.copy_location(ast.Attribute(visit(func.value), func.attr, ast.Load()), func)
+            made = _runtime("method", visit(func.value), ast.Constant(func.attr))
+            return ast.copy_location(made, func)
         return self.visit(func)  # type: ignore[no-any-return]
 
     def _changed(self, node: ast.expr) -> Any:
@@ -690,7 +732,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         self._refuse_walrus(node.values[1:])
         name = "and_" if isinstance(node.op, ast.And) else "or_"
-        first, *rest = (self.visit(v) for v in node.values)
+        first, *rest = (self._used(v) for v in node.values)
         return ast.copy_location(_runtime(name, first, *map(_thunk, rest)), node)
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
@@ -709,7 +751,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         self._refuse_walrus([node.body, node.orelse])
-        then, other = _thunk(self.visit(node.body)), _thunk(self.visit(node.orelse))
+        then, other = _thunk(self._used(node.body)), _thunk(self._used(node.orelse))
         return ast.copy_location(_runtime("if_exp", self._test(node.test), then, other), node)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
@@ -750,6 +792,19 @@ class _Rewriter(ast.NodeTransformer):
                     )
 
     def visit_ListComp(self, node: Any) -> Any:
+        """A comprehension whose items may be as many as the data decides; one that assigns does so in this function."""
+        assigns = any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
+        made = self.visit_SetComp(node)
+        if assigns:
+            return made
+        items = made.generators[0].iter.args[0]
+        made.generators[0].iter = _load("dsl__items")
+        parameters = ast.arguments([], [ast.arg("dsl__items")], None, [], [], None, [])
+        return ast.copy_location(_runtime("collected", items, ast.Lambda(parameters, made)), node)
+
+    visit_GeneratorExp = visit_ListComp
+
+    def visit_SetComp(self, node: Any) -> Any:
         names = {
             n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
         }
@@ -766,7 +821,11 @@ class _Rewriter(ast.NodeTransformer):
         self.comprehension.pop()
         return node
 
-    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
+    visit_DictComp = visit_SetComp
+
+
+def _is_starred(node: ast.expr) -> bool:
+    return isinstance(node, ast.Starred)
 
 
 def _exception_names(node: ast.expr | None) -> list[str]:

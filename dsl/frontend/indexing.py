@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError, UnsupportedError
+from dsl.frontend.numbers import assigned, is_assigned
 from dsl.frontend.ranges import distance, is_at_most, range_of
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
@@ -29,7 +30,16 @@ from dsl.frontend.traced import (
     wrap,
     write,
 )
-from dsl.frontend.views import DynamicSliced, Owned, Picked, Reshaped, Sliced, Stepped, View
+from dsl.frontend.views import (
+    DynamicSliced,
+    Owned,
+    Picked,
+    Reshaped,
+    Sliced,
+    Stepped,
+    View,
+    chained,
+)
 from dsl.ir.dims import Dim, DimLike, dim_max, dim_min, lower_bound
 from dsl.ir.graph import Value
 from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
@@ -96,7 +106,7 @@ def scatter(x: Traced, key: Any, value: Any, mode: str) -> None:
     """`np.add.at` and its like."""
     chosen = select(x, key)
     view = _chain(x, chosen.views)
-    new = cast(_value_of(value, x.dtype), x.dtype)
+    new = cast(read(lift(value)), x.dtype)
     if chosen.axes:
         return _scatter_into(view, chosen, new, mode)
     names = {"add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -106,18 +116,16 @@ def scatter(x: Traced, key: Any, value: Any, mode: str) -> None:
 
 
 def _value_of(value: Any, dtype: np.dtype) -> Value:
-    if isinstance(value, (int, float, complex, bool)) and not isinstance(value, np.generic):
-        with np.errstate(all="ignore"):
-            return current_scope().constant(
-                np.asarray(value).astype(dtype)
-                if not isinstance(value, int)
-                else np.array(value, dtype)
-            )
-    return read(lift(value))
+    """Return what is to be stored: numbers and lists of them must fit the dtype, arrays wrap."""
+    if is_assigned(value, dtype):
+        return current_scope().constant(assigned(value, dtype))
+    return read(
+        _FUNCTIONS["array"](value, dtype) if isinstance(value, list | tuple) else lift(value)
+    )
 
 
 def _chain(x: Traced, views: list[View]) -> Traced:
-    return Traced(x.storage, (*x.views, *views), Kind.ARRAY)
+    return Traced(x.storage, chained(x.views, views), Kind.ARRAY)
 
 
 def _assign_masked(x: Traced, mask: Traced, new: Value) -> None:
@@ -300,11 +308,17 @@ def _expand(x: Traced, items: list[Any]) -> list[Any]:
 def _basic(x: Traced, items: list[Any]) -> Selection:
     keep_array = Ellipsis in [i for i in items if i is Ellipsis]
     items = [i for i in items if i is not Ellipsis]
-    views, shape, picks, kept = _slice_views(x, items)
+    found = [
+        item if isinstance(item, slice) else _place(item, axis, x.type.shape[axis])
+        for axis, item in enumerate(i for i in items if i is not None)
+    ]
+    picks = _picks(found)
+    # Picked first: what is sliced, read and written is then a row or a column, never all of them.
+    left = [axis for axis in range(len(found)) if axis not in picks]
+    views, shape = _slice_views([x.type.shape[k] for k in left], [found[k] for k in left])
     if picks:
-        axes = tuple(axis for axis, _ in picks)
-        views.append(Picked(axes, tuple(_owned(index) for _, index in picks)))
-        shape = tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
+        views.insert(0, Picked(tuple(picks), tuple(_owned(index) for index in picks.values())))
+    kept = [isinstance(item, slice) for item in found]
     final = _with_new_axes(items, shape, kept, bool(picks))
     if final != shape:
         views.append(Reshaped(final))
@@ -317,41 +331,36 @@ def _owned(index: Any) -> Owned:
     return cast(read(lift(index)), I64), current_scope()
 
 
-def _slice_views(
-    x: Traced, items: list[Any]
-) -> tuple[list[View], Shape, list[tuple[int, Any]], list[bool]]:
-    """Return views for the slices, the shape they leave, the integer picks per axis, and which axes stay."""
-    dims = list(x.type.shape)
-    picks: list[tuple[int, Any]] = []
+def _picks(found: list[Any]) -> dict[int, Any]:
+    """Return the integers of a subscript by axis if one of them is traced; otherwise they are slices of one element."""
+    if not any(isinstance(item, Traced) for item in found):
+        return {}
+    return {
+        axis: size_number(item) if isinstance(item, Dim) else item
+        for axis, item in enumerate(found)
+        if not isinstance(item, slice)
+    }
+
+
+def _slice_views(dims: list[DimLike], items: list[Any]) -> tuple[list[View], Shape]:
+    """Return views for slices and known places, one per axis, and the shape they leave."""
     dynamic: list[View] = []
     start: list[DimLike] = [0] * len(dims)
     size, step = list(dims), [1] * len(dims)
-    kept = [True] * len(dims)
-    found = [
-        item if isinstance(item, slice) else _place(item, axis, dims[axis])
-        for axis, item in enumerate(i for i in items if i is not None)
-    ]
-    some_traced = any(isinstance(item, Traced) for item in found)
-    for axis, item in enumerate(found):
-        dim = dims[axis]
-        if isinstance(item, slice):
-            bounds = _static_slice(item, dim)
-            if bounds is None:
-                dynamic.append(_dynamic_slice(item, axis, dim))
-                dims[axis] = size[axis] = dynamic[-1].size  # type: ignore[attr-defined]
-                start[axis], step[axis] = 0, 1
-            else:
-                start[axis], size[axis], step[axis] = bounds
-        elif some_traced:
-            picks.append((axis, size_number(item) if isinstance(item, Dim) else item))
-            kept[axis] = False
-        else:
+    for axis, item in enumerate(items):
+        if not isinstance(item, slice):
             start[axis], size[axis] = item, 1
-            kept[axis] = False
+            continue
+        bounds = _static_slice(item, dims[axis])
+        if bounds is None:
+            dynamic.append(_dynamic_slice(item, axis, dims[axis]))
+            dims[axis] = size[axis] = dynamic[-1].size  # type: ignore[attr-defined]
+        else:
+            start[axis], size[axis], step[axis] = bounds
     views = dynamic
     if any(s != 0 or n != d or t != 1 for s, n, d, t in zip(start, size, dims, step, strict=True)):
         views.append(Sliced(tuple(start), tuple(size), tuple(step)))
-    return views, tuple(size), picks, kept
+    return views, tuple(size)
 
 
 def _place(item: Any, axis: int, dim: DimLike) -> Any:

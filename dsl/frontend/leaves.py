@@ -18,6 +18,7 @@ from dsl.errors import (
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import (
+    Alias,
     Scope,
     Storage,
     Trace,
@@ -222,11 +223,43 @@ def is_traced_array(leaf: Any) -> bool:
     return isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY
 
 
-def link_when(storage: Storage, leaf: Traced, when: Value, scope: Scope) -> None:
-    if leaf.views or leaf.storage.value.type != storage.value.type:
-        may_alias(storage, leaf.storage)
+def link_when(storage: Storage, other: Storage, leaf: Traced, when: Value, scope: Scope) -> None:
+    """Record that an array is another one when `when` is true; it came of `leaf`, which may have been a part of it."""
+    if leaf.views or other.value.type != storage.value.type:
+        may_alias(storage, other)
     else:
-        link(storage, leaf.storage, when, scope)
+        link(storage, other, when, scope)
+
+
+Ways = list[tuple[Storage, list[Alias] | None]]
+"""Storages, and the links that lead to them; None where whether they are the same memory cannot be told."""
+
+
+def ways_out(leaf: Any, scope: Scope) -> Ways:
+    """Return the storages outside of a region that an array made in it may be."""
+    if not is_traced_array(leaf) or not scope.encloses(leaf.storage.scope):
+        return []
+    found: Ways = []
+    pending: Ways = [(leaf.storage, [])]
+    seen: list[Storage] = []
+    while pending:
+        storage, path = pending.pop()
+        seen.append(storage)
+        for other, further in _next_to(storage, path, scope):
+            if not scope.encloses(other.scope):
+                found.append((other, further))
+            elif not any(other is each for each in seen):
+                pending.append((other, further))
+    return found
+
+
+def _next_to(storage: Storage, path: list[Alias] | None, scope: Scope) -> Ways:
+    """Return the storages that may be the same memory as one."""
+    edges = [edge for edge in storage.aliases if edge.scope.encloses(scope)]
+    made: Ways = [
+        (edge.other_than(storage), None if path is None else [*path, edge]) for edge in edges
+    ]
+    return made + [(other, None) for ref in storage.ambiguous if (other := ref()) is not None]
 
 
 def unchecked_value(leaf: Any, info: Info) -> Value:

@@ -65,8 +65,26 @@ class TracedList:
         return self._item([column[key] for column in self.columns])
 
     def __setitem__(self, key: Any, item: Any) -> None:
-        for column, leaf in zip(self.columns, self._leaves(item), strict=True):
+        if isinstance(key, slice):
+            return self._put(key, item)
+        leaves = [lift(leaf) for leaf in self._leaves(item)]
+        self.columns = [
+            _widened(lift(column), leaf) for column, leaf in zip(self.columns, leaves, strict=True)
+        ]
+        for column, leaf in zip(self.columns, leaves, strict=True):
             column[key] = leaf
+
+    def _put(self, key: slice, items: Any) -> None:
+        """Put items in the place of a slice."""
+        made = self[:0]
+        made.extend(items)
+        if key.step is not None and not (isinstance(key.step, int) and key.step == 1):
+            for column, rows in zip(self.columns, made.columns, strict=True):
+                column[key] = rows
+            return
+        before = self[: 0 if key.start is None else key.start]
+        after = self[:0] if key.stop is None else self[key.stop :]
+        self.columns = (before + made + after).columns
 
     def _leaves(self, item: Any) -> list[Any]:
         leaves, structure = flatten(item)
@@ -99,6 +117,74 @@ class TracedList:
         self.extend(items)
         return self
 
+    def __add__(self, items: Any) -> Any:
+        if not isinstance(items, (list, TracedList)):
+            return NotImplemented
+        made = self.copy()
+        made.extend(items)
+        return made
+
+    def __radd__(self, items: Any) -> Any:
+        if not isinstance(items, list):
+            return NotImplemented
+        made = self[:0]
+        made.extend(items)
+        made.extend(self)
+        return made
+
+    def __mul__(self, times: Any) -> Any:
+        if isinstance(times, Traced):
+            from dsl.frontend import sequences
+
+            return sequences.repeated(self, times)
+        if not isinstance(times, int):
+            return NotImplemented
+        made = self[:0]
+        for _ in range(times):
+            made.extend(self)
+        return made
+
+    __rmul__ = __mul__
+
+    def __contains__(self, item: Any) -> Any:
+        return bool(self.has(item))
+
+    def has(self, item: Any) -> Any:
+        """`item in self`, as a traced bool."""
+        return fresh(read(_FUNCTIONS["any"](self._equal_to(item))), Kind.PYTHON)
+
+    def count(self, item: Any) -> Any:
+        return fresh(read(_FUNCTIONS["sum"](self._equal_to(item))), Kind.PYTHON)
+
+    def index(self, item: Any) -> Any:
+        return self._place(
+            item, f"{item if not isinstance(item, Traced) else 'item'} is not in list"
+        )
+
+    def remove(self, item: Any) -> None:
+        self.pop(self._place(item, "list.remove(x): x not in list"))
+
+    def _place(self, item: Any, missing: str) -> Any:
+        """Where the first item equal to one is; without any, the program raises."""
+        hits = self._equal_to(item)
+        error = {"message": missing.replace("{", "{{").replace("}", "}}"), "error": "ValueError"}
+        current_scope().node("assert", (read(_FUNCTIONS["any"](hits)),), error)
+        # One more, so that the search has something to go over when the list is empty.
+        ended = _FUNCTIONS["append"](hits, True)
+        return fresh(read(_FUNCTIONS["argmax"](ended)), Kind.PYTHON)
+
+    def _equal_to(self, item: Any) -> Any:
+        from dsl.frontend import sequences
+
+        return sequences.equal_to(self, item)
+
+    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        from dsl.frontend import sequences
+
+        made = self[:0]
+        made.extend(sequences.ordered(self, key, reverse))
+        self.columns = made.columns
+
     def pop(self, index: Any = -1) -> Any:
         if self.columns[0].type.shape[0] == 0:
             raise IndexError("pop from empty list")
@@ -112,6 +198,12 @@ class TracedList:
                 _glue(column[:index].copy(), column[index:][1:].copy()) for column in self.columns
             ]
         return item
+
+    def __delitem__(self, key: Any) -> None:
+        if not isinstance(key, slice):
+            self.pop(key)
+            return
+        self.columns = [_FUNCTIONS["delete"](column, key, axis=0) for column in self.columns]
 
     def insert(self, index: Any, item: Any) -> None:
         rows = [lift(leaf).reshape((1, *lift(leaf).shape)) for leaf in self._leaves(item)]
@@ -139,8 +231,8 @@ class TracedList:
     def __iter__(self) -> Iterator[Any]:
         if not isinstance(self.columns[0].type.shape[0], int):
             raise NonConcreteError(
-                "a list whose length the data decides is gone over by `for` statements alone", location=here(),
-                remedy="write the comprehension, or the call, as a `for` statement",
+                "a list whose length the data decides cannot be made anything but a list or an array", location=here(),
+                remedy="go over it by a `for` statement or a comprehension",
             )  # fmt: skip
         return iter([self[k] for k in range(len(self))])
 
@@ -173,15 +265,21 @@ def _glue(column: Any, rows: Any) -> Any:
             f"a list that grows in traced code holds items of one shape, {a.type.shape[1:]}, not {b.type.shape[1:]}",
             location=here(), remedy="pad the items to one size, or loop with `dsl.unroll(range(n))`",
         )  # fmt: skip
-    dtype = (
-        np.promote_types(a.dtype, b.dtype)
-        if b.kind is not Kind.PYTHON
-        else a.dtype
-        if a.dtype.kind != "i" or b.dtype.kind == "i"
-        else b.dtype
-    )
+    dtype = _common_dtype(a, b)
     scope = current_scope()
     return fresh(scope.emit("concatenate", cast(read(a), dtype), cast(read(b), dtype), axis=0))
+
+
+def _common_dtype(a: Traced, b: Traced) -> np.dtype:
+    if b.kind is not Kind.PYTHON:
+        return np.promote_types(a.dtype, b.dtype)
+    return a.dtype if a.dtype.kind != "i" or b.dtype.kind == "i" else b.dtype
+
+
+def _widened(column: Traced, leaf: Traced) -> Traced:
+    """Return a column that has room for an item of another dtype."""
+    dtype = _common_dtype(column, leaf)
+    return column if dtype == column.dtype else fresh(cast(read(column), dtype))
 
 
 def item_layout(
@@ -195,7 +293,7 @@ def item_layout(
     if any(d is None for d in described) or any(flatten(item)[1] != structure for item in items):
         return None
     types = [d.type for d in described]
-    if not all(_has_known_sizes(t) for t in types):
+    if not all(knows_sizes(*t.shape) for t in types):
         return None
     for item in items[1:]:
         more = [infos(leaf) for leaf in flatten(item)[0]]
@@ -208,10 +306,10 @@ def item_layout(
     return (structure, tuple(d.kind for d in described)), types
 
 
-def _has_known_sizes(type: TensorType) -> bool:
-    """Tell whether the sizes of an item are known outside all loops and branches, where its list may begin."""
+def knows_sizes(*dims: Any) -> bool:
+    """Tell whether sizes are known outside all loops and branches, where a list may begin."""
     trace = current_trace()
-    return trace is not None and all(map(trace.root.knows, symbols_of(*type.shape)))
+    return trace is not None and all(map(trace.root.knows, symbols_of(*dims)))
 
 
 def as_traced_list(

@@ -41,6 +41,7 @@ from dsl.frontend.leaves import (
     the_trace,
     unchecked_value,
     visible_shape,
+    ways_out,
     zeros,
 )
 from dsl.frontend.loops import Items, as_counted, trip_value
@@ -73,6 +74,7 @@ from dsl.frontend.traced import (
     fresh,
 )
 from dsl.frontend.trees import Structure, unflatten
+from dsl.frontend.undo import all_or_nothing, linked
 from dsl.ir.dims import Dim, DimLike, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.types import BOOL, I64, Shape, TensorType, scalar
@@ -448,7 +450,7 @@ class Loop:
 
     def _widen_leaf(self, cell: int, k: int, name: str, start: Any, end: Any) -> None:
         if isinstance(end, Undefined):
-            if not isinstance(start, Undefined) and is_numeric(start):
+            if not isinstance(start, Undefined):
                 end.fail()
             return
         if end is start or same_view(end, start):
@@ -504,9 +506,17 @@ class Loop:
         self._refuse_parting(run, after, contents, moves)
         never = self._never_runs(parent) if self._arrays(run) else None
         inits = self._inits(parent)
-        outputs = self._emit(parent, test, chosen, run, results, inits, moves)
-        self._finish(parent, run, after, outputs, moves, never)
+        with all_or_nothing(parent, self._reached(after)):
+            outputs = self._emit(parent, test, chosen, run, results, inits, moves)
+            self._finish(parent, run, after, outputs, moves, never)
         discard(run.scope, *([test.scope] if test else []))
+
+    def _reached(self, after: Snapshot) -> set[Storage]:
+        """Return the storages whose contents or links the loop may change where it stands."""
+        leaves = [leaf for each in (self.before, after) for own in each.leaves for leaf in own]
+        return {leaf.storage for leaf in leaves if isinstance(leaf, Traced)} | set(
+            self.plan.storages
+        )
 
     def _results(self, run: Pass, after: Snapshot) -> list[Value]:
         b = current_scope()
@@ -585,7 +595,7 @@ class Loop:
             foreign = isinstance(end, Traced) and (
                 end.storage in own
                 or not run.scope.encloses(end.storage.scope)
-                or bool(_linked(end.storage) & (own - {leaf.storage}))
+                or bool(linked(end.storage) & (own - {leaf.storage}))
             )
             outside = isinstance(start, Traced) and start.storage.outside
             shared = isinstance(start, Traced) and _is_changed(contents.get(start.storage))
@@ -623,15 +633,15 @@ class Loop:
                 continue
             start, end = self._before(key), after.leaves[key[0]][key[1]]
             if start is not None and never is not None and _is_seen(start):
-                link_when(leaves[key].storage, start, never, parent)
+                link_when(leaves[key].storage, start.storage, start, never, parent)
             if is_traced_array(end) and not run.scope.encloses(end.storage.scope):
                 ran = parent.constant(True) if never is None else parent.emit("logical_not", never)
-                link_when(leaves[key].storage, end, ran, parent)
-            for other in self._passed_on(run, after, key):
-                first = self._before(other)
-                if first is not None and first.storage.outside:
-                    leaves[key].storage.outside = True
-                    may_alias(leaves[key].storage, first.storage)
+                link_when(leaves[key].storage, end.storage, end, ran, parent)
+            firsts = [self._before(other) for other in self._passed_on(run, after, key)]
+            others = [first.storage for first in firsts if first is not None]
+            for storage in (*others, *(outer for outer, _ in ways_out(end, run.scope))):
+                leaves[key].storage.outside |= storage.outside
+                may_alias(leaves[key].storage, storage)
 
     def _before(self, key: tuple[int, int]) -> Traced | None:
         """Return the traced array, or the view of one, that a variable had before the loop."""
@@ -652,8 +662,7 @@ class Loop:
             end = after.leaves[here[0]][here[1]]
             if not is_traced_array(end):
                 continue
-            reached = [end.storage, *(edge.other_than(end.storage) for edge in end.storage.aliases)]
-            reached += [s for ref in end.storage.ambiguous if (s := ref()) is not None]
+            reached = [end.storage, *linked(end.storage)]
             for other, leaf in arrays.items():
                 if other not in found and any(leaf.storage is s for s in reached):
                     found[other] = None
@@ -785,19 +794,6 @@ class Loop:
 def _is_seen(leaf: Traced) -> bool:
     """Tell whether a write to what was this array is followed: views only of the caller's arrays, which stay reachable."""
     return not leaf.views or leaf.storage.outside
-
-
-def _linked(storage: Storage) -> set[Storage]:
-    """Return the storages that may be the same memory as one, through branches that chose between arrays."""
-    found: set[Storage] = set()
-    pending = [storage]
-    while pending:
-        here = pending.pop()
-        others = [edge.other_than(here) for edge in here.aliases]
-        others += [other for ref in here.ambiguous if (other := ref()) is not None]
-        pending += [other for other in others if other not in found and other is not storage]
-        found.update(others)
-    return found
 
 
 def _is_changed(value: Value | None) -> bool:

@@ -7,11 +7,13 @@ made. A variable that is such a tree on one way and an object from before on ano
 
 from __future__ import annotations
 
+import itertools
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from dsl.frontend.scopes import current_trace
-from dsl.frontend.trees import OBJECTS, Objects
+from dsl.frontend.trees import LEAF, OBJECTS, Objects, Structure
 
 __all__ = ["as_trees", "is_plain_class", "note_made", "was_made_here"]
 
@@ -52,18 +54,37 @@ def was_made_here(obj: Any) -> bool:
 
 
 def as_trees(before: Any, afters: list[Any]) -> bool:
-    """Make trees of objects in variables that a block leaves as trees of the same class; tell whether there were any."""
+    """Make trees of objects in variables, or inside them, that a block leaves as trees of the same class; tell whether there were any."""
     trace = current_trace()
     assert trace is not None
     found = False
     for cell in range(len(before.objects)):
-        ends = [(s.objects[cell], s.structures[cell]) for s in (before, *afters)]
-        for item, structure in ends:
-            is_leaf = structure.type is None and id(item) in trace.made
-            if is_leaf and any(other.type is type(item) for _, other in ends):
-                trace.trees[id(item)] = item
-                found = True
+        ends = [(s.leaves[cell], s.structures[cell]) for s in (before, *afters)]
+        for (leaves, structure), (_, other) in itertools.permutations(ends, 2):
+            for item in _leaves_against(structure, iter(leaves), other):
+                _, maker = trace.made.get(id(item), (None, None))
+                # What the block made is made anew when it is traced again, so that this would not end.
+                if (
+                    maker is not None
+                    and maker.encloses(trace.scopes[-1])
+                    and id(item) not in trace.trees
+                ):
+                    trace.trees[id(item)] = item
+                    found = True
     return found
+
+
+def _leaves_against(structure: Structure, leaves: Iterator[Any], other: Structure) -> Iterator[Any]:
+    """Yield the objects that are leaves of one tree where another tree has a tree of their class."""
+    if structure.type is None:
+        leaf = next(leaves)
+        if other.type is type(leaf):
+            yield leaf
+        return
+    alike = (structure.type, structure.keys) == (other.type, other.keys)
+    twins = other.children if alike else (LEAF,) * len(structure.children)
+    for child, twin in zip(structure.children, twins, strict=True):
+        yield from _leaves_against(child, leaves, twin)
 
 
 def is_plain_class(cls: Any) -> bool:

@@ -10,6 +10,9 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
+from dsl.errors import UnsupportedError
 from dsl.frontend.scopes import current_scope
 from dsl.frontend.traced import Kind, Traced, fresh, lift, read
 from dsl.frontend.trees import Structure, unflatten
@@ -30,6 +33,8 @@ class TracedOptional:
     def dsl_unflatten(cls, keys: tuple[Any, ...], children: list[Any]) -> Any:
         """Put it together; of real values, which the caller gets, the value or None."""
         present, *leaves = children
+        if isinstance(present, np.ndarray) and present.ndim:
+            return _of_all_items(present, keys[0], leaves)
         if any(isinstance(child, Traced) for child in children) or not isinstance(present, bool):
             return cls(keys[0], present, leaves)
         return unflatten(keys[0], leaves) if present else None
@@ -61,6 +66,16 @@ class TracedOptional:
 
     def __bool__(self) -> bool:
         return bool(lift(self.present))
+
+
+def _of_all_items(present: np.ndarray, structure: Structure, leaves: list[Any]) -> Any:
+    """Return the values of a batch: None in the place of some of them has no array."""
+    if present.all():
+        return unflatten(structure, leaves)
+    raise UnsupportedError(
+        "a batched function returns None for some items and a value for others",
+        remedy="return a number in the place of None, such as NaN, or a flag beside the value",
+    )
 
 
 def unwrap(x: Any) -> Any:

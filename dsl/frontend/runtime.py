@@ -22,18 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import NonConcreteError, SourceError, UnsupportedError
+from dsl.errors import ConversionError, NonConcreteError, SourceError, UnsupportedError
 from dsl.frontend import formatting, indexing, looping, loops, ufuncs
-from dsl.frontend.branches import if_
+from dsl.frontend.branches import RESULT, if_, is_missing
 from dsl.frontend.convert import convert, is_converted
-from dsl.frontend.leaves import TRUTH, BranchRaise, predicate
+from dsl.frontend.leaves import TRUTH, BranchRaise, predicate, the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.lists import TracedList
 from dsl.frontend.objects import is_plain_class, note_made, was_made_here
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.regions import emit_raise, trying
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
-from dsl.frontend.state import Undefined, is_mutable, open_attribute
+from dsl.frontend.state import Undefined, held_by, is_mutable, open_attribute, undefined_attribute
 from dsl.frontend.text import TEXTS, TracedText, print_, text_of, to_text
 from dsl.frontend.traced import (
     _FUNCTIONS,
@@ -47,7 +47,7 @@ from dsl.frontend.traced import (
     read,
     size_number,
 )
-from dsl.frontend.trees import OBJECTS, forwarded
+from dsl.frontend.trees import OBJECTS, Forward, forwarded
 from dsl.frontend.views import Sliced
 from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.types import BOOL, I64, TensorType
@@ -89,6 +89,13 @@ _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+def sequences() -> Any:
+    """The module of operations on lists whose length the data decides, which needs this one."""
+    from dsl.frontend import sequences
+
+    return sequences
+
+
 def converted(fn: types.FunctionType) -> types.FunctionType:
     """Return `fn` converted, with a runtime of its own."""
     return fn if is_converted(fn) else convert(fn, Runtime(fn))
@@ -98,6 +105,7 @@ class Runtime:
     """The helpers that a converted function calls."""
 
     if_ = staticmethod(if_)
+    short_if = staticmethod(functools.partial(if_, lenient=True))
     while_ = staticmethod(looping.while_)
     trying = staticmethod(trying)
 
@@ -119,14 +127,22 @@ class Runtime:
 
     def attr(self, obj: Any, name: str) -> Any:
         """Read an attribute."""
-        getter = getattr(getattr(type(obj), name, None), "fget", None)
+        found = getattr(type(obj), name, None)
+        kept = isinstance(found, functools.cached_property)
+        getter = getattr(found, "func" if kept else "fget", None)
         if (
             isinstance(getter, types.FunctionType)
             and _is_users(getter)
             and current_trace() is not None
+            and not (kept and name in vars(obj))
         ):
-            return call(getter, obj)
-        value = forwarded(getattr(forwarded(obj), name))
+            made = call(getter, obj)
+            if (
+                kept and len(the_trace().scopes) == 1
+            ):  # what a branch computes is not there after it
+                self.setattr(obj, name, made)
+            return made
+        value = forwarded(_attribute(forwarded(obj), name))
         trace = current_trace()
         if trace is None or isinstance(obj, Traced):
             return value
@@ -139,17 +155,35 @@ class Runtime:
         trace = current_trace()
         held = getattr(obj, name, None)
         is_tree = hasattr(obj, "__dataclass_fields__") or was_made_here(obj)
-        mine = is_mutable(held) and not is_tree
+        mine = is_mutable(held) and not is_tree and not OBJECTS[0].is_made(held)
         if trace is not None and mine and (len(trace.scopes) > 1 or id(obj) in trace.outside):
             open_attribute(trace.scopes[-1], obj, name)
         return self.attr(obj, name)
 
     def method(self, obj: Any, name: str) -> Any:
-        """The method of a `deque`, for which a list may stand."""
+        """What is called: a method, perhaps that of a `deque`, for which a list may stand, or what a property returns."""
         held = forwarded(obj)
         if name in _OF_DEQUES and isinstance(held, (list, TracedList)):
             return functools.partial(_OF_DEQUES[name], held)
+        if isinstance(getattr(type(obj), name, None), (property, functools.cached_property)):
+            return self.attr(obj, name)
         return getattr(obj, name)
+
+    def borrow(self, name: str, read: Callable[[], Any]) -> None:
+        """Remember a variable of a function around, which `nonlocal` lets this one assign in branches and loops of others."""
+        cell = (read.__closure__ or ())[0]
+        trace = current_trace()
+        if trace is None:
+            return
+        if any(cell is own for own in self.cells.values()):
+            raise ConversionError(
+                f"`nonlocal {name}`: writing a variable outside of the compiled function",
+                location=here(), remedy="return the value instead",
+            )  # fmt: skip
+        trace.borrowed[id(cell)] = (cell, name)
+        if len(trace.scopes) > 1:
+            key = (id(cell), "cell_contents")
+            trace.scopes[-1].attributes.setdefault(key, (cell, key[1], held_by(cell, key[1])))
 
     def setattr(self, obj: Any, name: str, value: Any) -> None:
         """Assign an attribute; regions remember the old value."""
@@ -160,7 +194,7 @@ class Runtime:
             and not isinstance(obj, Traced)
             and not was_made_here(obj)
         ):
-            old = getattr(obj, name, Undefined(name))
+            old = held_by(obj, name)
             scope = trace.scopes[-1]
             scope.attributes.setdefault((id(obj), name), (obj, name, old))
         setattr(obj, name, value)
@@ -173,14 +207,17 @@ class Runtime:
         """`obj[key]`."""
         obj, key = forwarded(unwrap(obj)), unwrap(key)
         if isinstance(obj, Traced):
-            return obj[key]
+            return obj[_as_arrays(key)]
         if isinstance(obj, np.ndarray):
-            return lift(obj)[key]
+            return lift(obj)[_as_arrays(key)]
         if (obj is np.mgrid or obj is np.ogrid) and has_traced(_bounds(key)):
             return _FUNCTIONS["_mgrid" if obj is np.mgrid else "_ogrid"](key)
         if obj is np.r_ or obj is np.c_:
             return _glued(obj, key)
         if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
+            numbers = _chosen_from(obj, key)
+            if numbers is not None:
+                return numbers[key]
             key = key.__index__()
         if isinstance(key, Traced) and isinstance(obj, dict):
             _refuse_key(key)
@@ -198,8 +235,15 @@ class Runtime:
         obj = forwarded(obj)
         if isinstance(obj, np.ndarray) and current_trace() is not None:
             obj = lift(obj)
+        if isinstance(obj, Traced):
+            key, value = _as_arrays(key), _as_arrays(value)
         if isinstance(key, Traced) and isinstance(obj, list):
-            key = key.__index__()
+            numbers = _chosen_from(obj, key)
+            if numbers is not None:
+                obj[:] = [Forward(numbers)]
+                obj = numbers
+            else:
+                key = key.__index__()
         if isinstance(key, Traced) and isinstance(obj, dict):
             _refuse_key(key)
         own = _own(obj, "__setitem__")
@@ -218,6 +262,9 @@ class Runtime:
         own = _own(target, f"__i{_BINARY[op][1]}__")
         if own is not None:
             return call(own, target, value)
+        if type(target) is list and op == "Add" and sequences().is_open(value):
+            sequences().extended(target, value)
+            return forwarded(target)
         if hasattr(type(target), f"__i{_BINARY[op][1]}__"):
             return _AUGMENTED[op](target, value)
         return self.binary(op, target, value)
@@ -305,6 +352,11 @@ class Runtime:
         """What a comprehension loops over."""
         return _watched(items)
 
+    def collected(self, items: Any, make: Callable[[Any], Any]) -> Any:
+        """A list comprehension or a generator; over items whose number the data decides, a loop that fills a list."""
+        items = _watched(items)
+        return sequences().collected(items, make) if sequences().is_open(items) else make(items)
+
     # -- statements ------------------------------------------------------------------------------------------------
 
     def for_(self, iterable: Any, *args: Any) -> None:
@@ -341,6 +393,19 @@ class Runtime:
         """A value that a function returns: here a variable that may have no value is read."""
         if isinstance(value, Traced) and value.storage.defined is not None:
             return fresh(read(value), value.kind)
+        return self.used(value)
+
+    def listed(self, *parts: Any) -> Any:
+        """`[a, *b]`: the parts are lists."""
+        made: list[Any] = []
+        for part in parts:
+            call(forwarded(made).extend, part)
+        return forwarded(made)
+
+    def used(self, value: Any) -> Any:
+        """A variable that is assigned to another one, or put into a tuple, a list or a dict: it must have a value."""
+        if is_missing(value) and value.name != RESULT:
+            value.fail()
         return value
 
     def fstring(self, *parts: Any) -> Any:
@@ -352,6 +417,14 @@ class Runtime:
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as traced code calls it."""
         return call(fn, *args, **kwargs)
+
+
+def _attribute(obj: Any, name: str) -> Any:
+    """Read an attribute; of one that branches left without a value, say why."""
+    missing = undefined_attribute(obj, name)
+    if missing.reason and not hasattr(obj, name):
+        missing.fail()
+    return getattr(obj, name)
 
 
 def _binary(op: str, left: Any, right: Any) -> Any:
@@ -366,7 +439,16 @@ def _binary(op: str, left: Any, right: Any) -> Any:
             result = call(own, item, unwrap(other))
             if result is not NotImplemented:
                 return result
+    if op == "Mult" and type(left) is list and isinstance(right, Traced):
+        return sequences().repeated(left, right)
     return plain(left, right)
+
+
+def _chosen_from(items: Any, key: Traced) -> TracedList | None:
+    """Return a list or tuple of numbers as a traced list, for an index that the data decides; None if Python can take it."""
+    inside = isinstance(items, (list, tuple)) and id(items) not in the_trace().outside
+    given = key.dtype.kind not in "iu" or key.ndim or sequences().is_given(key)
+    return sequences().of_numbers(items) if inside and not given else None
 
 
 def _of_length(value: Traced, count: int) -> Traced:
@@ -576,6 +658,8 @@ def _compare(name: str, left: Any, right: Any) -> Any:
         return _compare_in_order(name, left, right)
     if name in ("Is", "IsNot") and isinstance(left, TracedOptional) and right is None:
         return left.is_none() if name == "Is" else lift(left.present)
+    if name in _METHODS_OF and (isinstance(left, TracedList) or isinstance(right, TracedList)):
+        return sequences().compared(name, left, right)
     if name in _METHODS_OF:
         return _compare_objects(name, left, right)
     if name in _COMPARED:
@@ -686,6 +770,8 @@ def _contains(items: Any, item: Any) -> Any:
         return inside & _compare("Eq", (item - low) % abs(items.step), 0)
     if isinstance(items, Traced):
         return _FUNCTIONS["any"](items == item)
+    if isinstance(items, TracedList):
+        return items.has(item)
     if isinstance(item, Traced) and isinstance(items, (list, tuple, set, frozenset, range)):
         hits = [item == other for other in items if not isinstance(other, str)]
         return functools.reduce(operator.or_, hits) if hits else False
@@ -719,7 +805,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
             *(_watched(unwrap(a)) for a in args) if special is not _isinstance else args, **kwargs
         )
     if isinstance(fn, np.ufunc):
-        return _call_ufunc(fn, args, kwargs)
+        return _call_ufunc(fn, _as_arrays(args), kwargs)
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
@@ -730,10 +816,9 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         and len(args[0].columns) == 1
     ):
         return _LIST_FUNCTIONS[fn](args[0].array(), *args[1:], **kwargs)
-    if any(isinstance(a, TracedList) for a in args) and (
-        meaning is not None or isinstance(fn, np.ufunc)
-    ):
-        args = tuple(a.array() if isinstance(a, TracedList) else a for a in args)
+    if meaning is not None:
+        args = _as_arrays(args)
+        kwargs = {name: _as_arrays(value) for name, value in kwargs.items()}
     if meaning is not None:
         if fn in CREATORS or has_traced(args) or has_traced(kwargs) or _has_array(args):
             return meaning(*args, **kwargs)
@@ -973,6 +1058,46 @@ _OF_DEQUES: dict[str, Callable[..., Any]] = {
 }
 
 
+def _sort_list(items: list[Any], **how: Any) -> None:
+    items[:] = _sorted(items, **how)
+
+
+def _as_traced_list(items: list[Any]) -> TracedList:
+    """Return a list of numbers, or of tuples of them, among which a number is looked for when the program runs."""
+    made = sequences().alike(items)
+    if made is None:
+        raise NonConcreteError(
+            "looking for an item in a list of unlike items, of which some are known only when the compiled function runs",
+            location=here(),
+            remedy="loop over the list and compare",
+        )
+    return made  # type: ignore[no-any-return]
+
+
+def _at_place(name: str) -> Callable[..., Any]:
+    """A method of lists that takes a place, which the data may decide: the list becomes a traced one."""
+
+    def change(items: list[Any], *args: Any) -> Any:
+        traced = bool(args) and isinstance(args[0], Traced)
+        numbers = _chosen_from(items, args[0]) if traced else None
+        if numbers is None:
+            return getattr(items, name)(*args)
+        items[:] = [Forward(numbers)]
+        return getattr(numbers, name)(*args)
+
+    return change
+
+
+# Methods of Python's lists that compare items, which may be traced, or take a place.
+_OF_LISTS: dict[str, Callable[..., Any]] = {
+    "sort": _sort_list,
+    "count": lambda items, item: _as_traced_list(items).count(item),
+    "index": lambda items, item: _as_traced_list(items).index(item),
+    "insert": _at_place("insert"),
+    "pop": _at_place("pop"),
+}
+
+
 def _is_plain_dataclass(cls: Any) -> bool:
     """Tell whether a class has the `__init__` that `dataclass` wrote, and keeps its fields in a dict."""
     params = cls.__dict__.get("__dataclass_params__")
@@ -1011,6 +1136,10 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
 
         return folds.vectorized(fn, args, kwargs)
     owner = getattr(fn, "__self__", None)
+    if type(owner) is list and fn.__name__ == "extend" and sequences().is_open(*args):
+        return sequences().extended(owner, *args)
+    if type(owner) is list and fn.__name__ in _OF_LISTS and has_traced([owner, args]):
+        return _OF_LISTS[fn.__name__](owner, *args, **kwargs)
     if isinstance(owner, str) and fn.__name__ == "join" and len(args) == 1:
         args = (list(args[0]),)
     if isinstance(owner, str) and formatting.has_text_values((*args, *kwargs.values())):
@@ -1093,10 +1222,32 @@ def _as_array(items: Any) -> Any:
     return items
 
 
+def _as_arrays(item: Any) -> Any:
+    """Return traced lists, also in tuples and lists, as the arrays that NumPy makes of them."""
+    item = forwarded(item)
+    if isinstance(item, TracedList):
+        return item.array()
+    if type(item) in (tuple, list) and any(map(_holds_list, item)):
+        return type(item)(map(_as_arrays, item))
+    return item
+
+
+def _holds_list(item: Any) -> bool:
+    item = forwarded(item)
+    return isinstance(item, TracedList) or (
+        type(item) in (tuple, list) and any(map(_holds_list, item))
+    )
+
+
 def _extreme(
     plain: Callable[..., Any], pick: Callable[[Any, Any], Any], name: str
 ) -> Callable[..., Any]:
     def choose(*args: Any, key: Any = None, **kwargs: Any) -> Any:
+        if len(args) == 1 and _is_ordered_by_items(args[0], key):
+            first = functools.partial(sequences().first, args[0], key, name == "max")
+            if "default" not in kwargs:
+                return first()
+            return conditional(_len(args[0]) == 0, lambda: kwargs["default"], first)
         args = tuple(map(_as_array, args))
         if "default" in kwargs and isinstance(args[0], Traced) and key is None:
             default = kwargs.pop("default")
@@ -1120,6 +1271,11 @@ def _extreme(
         return functools.reduce(lambda a, b: conditional(pick(b, a), lambda: b, lambda: a), items)
 
     return choose
+
+
+def _is_ordered_by_items(items: Any, key: Any) -> bool:
+    """Tell whether the extreme of a traced list is found by its items, not by those of an array."""
+    return isinstance(items, TracedList) and (key is not None or _as_array(items) is items)
 
 
 def _is_python_int(x: Any) -> bool:
@@ -1150,8 +1306,8 @@ def _abs(x: Any) -> Any:
 def _sum(items: Any, start: Any = 0) -> Any:
     items = _as_array(items)
     if isinstance(items, Traced) and items.ndim == 1:
-        total = _FUNCTIONS["sum"](items)
-        return total if isinstance(start, int) and start == 0 else total + start
+        total = _FUNCTIONS["sum"](items, dtype=_binary("Add", start, items[:0]).dtype)
+        return total if isinstance(start, int) and start == 0 else start + total
     return functools.reduce(functools.partial(_binary, "Add"), items, start)
 
 
@@ -1186,10 +1342,15 @@ def _pow(base: Any, exponent: Any, modulus: Any = None) -> Any:
 
 
 def _map(fn: Any, *items: Any) -> Any:
+    rows = loops.zip_(*items)
+    if sequences().is_open(rows):
+        return sequences().collected(rows, lambda each: [call(fn, *row) for row in each])
     return [call(fn, *row) for row in zip(*items, strict=False)]
 
 
 def _filter(fn: Any, items: Any) -> Any:
+    if sequences().is_open(items):
+        return sequences().filtered(items, fn)
     return [x for x in items if (call(fn, x) if fn is not None else x)]
 
 
@@ -1197,11 +1358,8 @@ def _sorted(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
     if isinstance(items, Traced) and key is None:
         ordered = _FUNCTIONS["sort"](items)
         return list(ordered[::-1] if reverse else ordered)
-    if isinstance(items, TracedList) and key is None and isinstance(_as_array(items), Traced):
-        ordered = _FUNCTIONS["sort"](items.columns[0])
-        return TracedList(items.layout, [ordered[::-1].copy() if reverse else ordered])
     if isinstance(items, TracedList):
-        return sorted(items, key=key, reverse=reverse)
+        return sequences().ordered(items, key, reverse)
     items = list(items)
     pairs = [(item if key is None else call(key, item), item) for item in items]
     if _are_decided([k for k, _ in pairs]):
@@ -1247,7 +1405,11 @@ def _format(x: Any, spec: str = "") -> Any:
 
 
 def _list(*args: Any) -> Any:
-    return args[0].copy() if args and isinstance(args[0], TracedList) else list(*args)
+    if args and isinstance(args[0], TracedList):
+        return args[0].copy()
+    return (
+        sequences().collected(*args, list) if args and sequences().is_open(*args) else list(*args)
+    )
 
 
 def _isinstance(x: Any, kinds: Any) -> bool:

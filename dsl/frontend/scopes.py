@@ -86,18 +86,26 @@ def _locate(frame: Any) -> Location:
     if id(code) not in _positions:
         _positions[id(code)] = (code, list(code.co_positions()))
     line, last, column, end = _positions[id(code)][1][frame.f_lasti // 2]
-    names = [
-        part for part in code.co_qualname.split(".") if not part.startswith(("dsl__", "<locals>"))
-    ]
-    function = names[-1] if names else code.co_name
     single = line is not None and line == last
     return Location(
         code.co_filename,
         line or frame.f_lineno,
-        function,
+        _function_at(frame),
         column if single else None,
         end if single else None,
     )
+
+
+def _function_at(frame: Any) -> str:
+    """Return the name of the user's function that a frame is in: conversion makes functions of branches and operands."""
+    file, own, at = frame.f_code.co_filename, str(frame.f_code.co_name), frame
+    while at is not None:
+        parts = str(at.f_code.co_qualname).split(".")
+        names = [part for part in parts if not part.startswith(("dsl__", "<locals>", "<lambda>"))]
+        if names and at.f_code.co_filename == file:
+            return names[-1]
+        at = at.f_back
+    return own
 
 
 @dataclass(eq=False)
@@ -112,6 +120,7 @@ class Capture:
 
 
 _LONGEST_CHAIN = 8
+_MOST_CHAINS = 100
 
 
 class Storage:
@@ -162,10 +171,10 @@ class Storage:
 
     def set(self, value: Value) -> None:
         """Replace the contents."""
-        self._refuse_ambiguous()
+        self._refuse_ambiguous(_Chains())
         self._replace(value)
         if self.aliases:
-            self._spread(value, None, [self])
+            self._spread(value, None, [self], _Chains())
 
     def _replace(self, value: Value) -> None:
         scope = current_scope()
@@ -175,32 +184,34 @@ class Storage:
         self.put(value, scope)
         self.written = True
 
-    def _spread(self, value: Value, same: Value | None, path: list[Storage]) -> None:
+    def _spread(
+        self, value: Value, same: Value | None, path: list[Storage], chains: _Chains
+    ) -> None:
         """Write new contents also to arrays that are the same memory when a predicate holds, along chains of such arrays."""
         scope = current_scope()
         for edge in self.aliases:
             other = edge.other_than(self)
             if any(other is s for s in path) or not edge.scope.encloses(scope):
                 continue
-            if len(path) > _LONGEST_CHAIN:
-                raise AliasError(
-                    "too many arrays may be the same memory as the one that is written here",
-                    location=here(),
-                    remedy="copy the array before the branches or loops that choose it",
-                )
+            chains.follow(len(path))
             link_holds = scope.local(edge.when, edge.scope)
             both = link_holds if same is None else scope.emit("logical_and", same, link_holds)
             other._replace(scope.emit("where", both, value, other.get()))
-            other._spread(value, both, [*path, other])
+            other._spread(value, both, [*path, other], chains)
 
     def put(self, value: Value, scope: Scope) -> None:
         """Set the contents without any bookkeeping."""
         self.value, self.scope = value, scope
         self.version += 1
 
-    def _refuse_ambiguous(self) -> None:
-        for other in self.ambiguous:
-            if (storage := other()) is None:
+    def _refuse_ambiguous(self, chains: _Chains, seen: tuple[Storage, ...] = ()) -> None:
+        for edge in self.aliases:
+            other = edge.other_than(self)
+            if edge.scope.encloses(current_scope()) and not any(other is s for s in seen):
+                chains.follow(len(seen))
+                other._refuse_ambiguous(chains, (*seen, self))
+        for ref in self.ambiguous:
+            if (storage := ref()) is None or any(storage is s for s in seen):
                 continue
             text = "this write goes to an array that may or may not share memory with another one"
             if self.shown is not None or storage.shown is not None:
@@ -213,6 +224,23 @@ class Storage:
                 f"{text}, depending on a branch",
                 location=here(),
                 remedy=f"copy the array in the branch: `y = x.copy()` (the branch's result was made at {storage.loc})",
+            )
+
+
+class _Chains:
+    """Counts the ways from one array to others that may be the same memory: with every swap in a loop there are more."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def follow(self, length: int) -> None:
+        """Go one step along a chain of so many arrays; refuse if there are too many."""
+        self.count += 1
+        if length > _LONGEST_CHAIN or self.count > _MOST_CHAINS:
+            raise AliasError(
+                "too many arrays may be the same memory as the one that is written here",
+                location=here(),
+                remedy="copy the array before the branches or loops that choose it",
             )
 
 
@@ -406,7 +434,11 @@ class Trace:
             int, tuple[Any, Scope]
         ] = {}  # instances of user's classes, and the scopes that made them
         self.trees: dict[int, Any] = {}  # those of them that are trees everywhere
+        self.borrowed: dict[int, tuple[Any, str]] = {}  # cells of variables that `nonlocal` names
         self.finishing = False
+        self.undefined: dict[
+            tuple[int, str], tuple[Any, Any]
+        ] = {}  # attributes that branches disagreed about
         self.deques: dict[int, Any] = {}  # lists that stand for a `deque`
 
     def adopt(self, resource: Any) -> str:

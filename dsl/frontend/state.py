@@ -6,6 +6,7 @@ lists, dicts and other trees. Contents of traced arrays are not here: scopes kee
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +14,21 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import DslError, UndefinedError
+from dsl.frontend.objects import was_made_here
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import OBJECTS, Forward, Structure, flatten, forwarded, unflatten
 
-__all__ = ["Snapshot", "State", "Undefined", "is_mutable", "is_numeric", "refill", "set_attribute"]
+__all__ = [
+    "Snapshot",
+    "State",
+    "Undefined",
+    "is_mutable",
+    "is_numeric",
+    "refill",
+    "set_attribute",
+    "undefined_attribute",
+]
 
 
 class Undefined:
@@ -109,7 +120,7 @@ class State:
 
     @property
     def names(self) -> list[str]:
-        return [*self._names, *(name for _, name in self.attributes)]
+        return [*self._names, *(_shown_name(*attribute) for attribute in self.attributes)]
 
     def put(self, objects: list[Any]) -> None:
         """Set every cell."""
@@ -123,7 +134,7 @@ class State:
         trace = current_trace()
         olds = before.objects[len(self._names) :]
         for (obj, name), old in zip(self.attributes, olds, strict=True):
-            if trace is not None:
+            if trace is not None and not was_made_here(obj):
                 trace.scopes[-1].attributes.setdefault((id(obj), name), (obj, name, old))
         self.put(objects)
 
@@ -133,8 +144,13 @@ class State:
     def put_back_others(self, scope: Scope) -> None:
         """Undo what a scope did to attributes that are not cells yet, for the next branch to start from."""
         for obj, name, old in scope.attributes.values():
-            if not any(obj is o and name == n for o, n in self.attributes):
+            if not self._has(obj, name):
                 put_back(scope, obj, name, old)
+
+    def _has(self, obj: Any, name: str) -> bool:
+        """Tell whether an attribute, or the variable of a closure, is one of the cells."""
+        own = getattr(self._get, "__closure__", None) or ()
+        return any(obj is o and name == n for o, n in self.attributes) or any(obj is c for c in own)
 
     def adopt_attributes(self, *scopes: Scope) -> bool:
         """Make cells of attributes that the scopes assigned, with their old values put back; tell whether there were any."""
@@ -142,9 +158,9 @@ class State:
         around = current_scope()
         for scope in scopes:
             for obj, name, old in scope.attributes.values():
-                if not any(obj is o and name == n for o, n in self.attributes):
+                if not self._has(obj, name):
                     put_back(scope, obj, name, old)
-                    if id(old) in scope.opened:
+                    if id(old) in scope.opened and not was_made_here(obj):
                         open_attribute(around, obj, name)
                     self.attributes.append((obj, name))
                     found = True
@@ -154,7 +170,7 @@ class State:
         """Record the cells."""
         objects = [
             *self._get(),
-            *(getattr(obj, name, Undefined(name)) for obj, name in self.attributes),
+            *(held_by(obj, name) for obj, name in self.attributes),
         ]
         objects = [
             _fresh(name, forwarded(item)) for name, item in zip(self.names, objects, strict=True)
@@ -191,15 +207,51 @@ def _fresh(name: str, item: Any) -> Any:
         isinstance(leaf, Traced) and not leaf.storage.scope.encloses(trace.scopes[-1])
         for leaf in flatten(item)[0]
     )
+    if stale and OBJECTS[0].is_made(item):
+        return Undefined(
+            name,
+            "holds objects in lists or dicts that a branch or loop changes, which is not followed here",
+            f"give the objects in `{name}` variables of their own before the branch or loop",
+        )
     return Undefined(name) if stale else item
+
+
+def held_by(obj: Any, name: str) -> Any:
+    """Return an attribute; a cell of a closure without a value raises ValueError for it, and a cached property is not asked."""
+    if isinstance(getattr(type(obj), name, None), functools.cached_property):
+        return vars(obj).get(name, Undefined(name))
+    try:
+        return getattr(obj, name)
+    except (AttributeError, ValueError):
+        missing = undefined_attribute(obj, name)
+        return missing if missing.reason else Undefined(_shown_name(obj, name))
+
+
+def _shown_name(obj: Any, name: str) -> str:
+    """Return the name of an attribute, or of the variable that a cell of a closure holds."""
+    trace = current_trace()
+    return trace.borrowed.get(id(obj), (obj, name))[1] if trace is not None else name
 
 
 def set_attribute(obj: Any, name: str, value: Any) -> None:
     """Set or, for an undefined value, delete an attribute, whatever the class thinks of it."""
     if not isinstance(value, Undefined):
         object.__setattr__(obj, name, value)
-    elif hasattr(obj, name):
+        return
+    trace = current_trace()
+    if trace is not None and value.reason:
+        trace.undefined[id(obj), name] = (obj, value)
+    if not isinstance(held_by(obj, name), Undefined):
         object.__delattr__(obj, name)
+
+
+def undefined_attribute(obj: Any, name: str) -> Undefined:
+    """Return what stands for an attribute that is not there, with the reason if branches disagreed about it."""
+    trace = current_trace()
+    if trace is None or (id(obj), name) not in trace.undefined:
+        return Undefined(name)
+    found: Undefined = trace.undefined[id(obj), name][1]
+    return found
 
 
 def open_attribute(scope: Scope, obj: Any, name: str) -> None:
@@ -255,7 +307,8 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
             _keep(old, new)
     elif hasattr(item, "__dataclass_fields__") or OBJECTS[0].is_tree(item):
         for name in getattr(item, "__dataclass_fields__", None) or vars(rebuilt):
-            object.__setattr__(item, name, _keep(getattr(item, name), getattr(rebuilt, name)))
+            held = getattr(item, name, None)  # a branch may have left it without a value
+            object.__setattr__(item, name, _keep(held, getattr(rebuilt, name)))
 
 
 def _keep(old: Any, new: Any) -> Any:

@@ -23,13 +23,14 @@ from dsl.frontend.views import (
     Picked,
     Reshaped,
     Sliced,
+    Stepped,
     Transposed,
     View,
 )
 from dsl.ir.dims import DimLike, Symbol, lower_bound
 from dsl.ir.types import Shape, size_of
 
-__all__ = ["contiguous", "is_contiguous", "is_copied", "reshaped", "unknown", "viewed"]
+__all__ = ["contiguous", "is_contiguous", "is_copied", "offset", "reshaped", "unknown", "viewed"]
 
 _LOWEST = -(2**63)
 
@@ -63,6 +64,21 @@ def viewed(shape: Shape, strides: Shape, view: View) -> tuple[Shape, Shape] | No
         found = reshaped(shape, strides, view.shape)
         return None if found is None else (view.shape, found)
     return None
+
+
+def offset(shape: Shape, strides: Shape, view: View, itemsize: int) -> DimLike | None:
+    """Return how many bytes the first element of a view lies behind that of the array; None where the run decides."""
+    if isinstance(view, Sliced):
+        return sum((s * k for s, k in zip(strides, view.start, strict=True)), 0)
+    if isinstance(view, Picked):
+        places = view.places
+        if places is None:
+            return None
+        pairs = zip(view.axes, places, strict=True)
+        return sum((strides[k] * (i if i >= 0 else shape[k] + i) for k, i in pairs), 0)
+    if isinstance(view, Part):
+        return itemsize // 2 if view.name == "imag" else 0
+    return None if isinstance(view, (DynamicSliced, Stepped)) else 0
 
 
 def reshaped(shape: Shape, strides: Shape, target: Shape) -> Shape | None:

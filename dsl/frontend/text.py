@@ -6,9 +6,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from dsl.errors import UnsupportedError
 from dsl.frontend.library import has_traced
-from dsl.frontend.scopes import current_scope, current_trace
+from dsl.frontend.lists import TracedList
+from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Kind, Traced, read
+from dsl.frontend.trees import forwarded
 
 __all__ = ["TracedText", "print_", "text_of", "to_text"]
 
@@ -29,7 +32,10 @@ class TracedText:
         values: list[Traced] = []
         for part in parts:
             value, spec, conversion = part if isinstance(part, tuple) else (part, "", -1)
-            if isinstance(value, (tuple, list, dict)) and has_traced(value) and not spec:
+            value = forwarded(value)
+            if isinstance(value, TracedList):
+                value, conversion = _text_of_list(value), -1
+            elif isinstance(value, (tuple, list, dict)) and has_traced(value) and not spec:
                 value, conversion = text_of(value), -1
             elif not spec and has_text(value):
                 value, conversion = text_of(value, conversion == ord("r")), -1
@@ -74,6 +80,9 @@ def has_text(value: Any) -> bool:
 
 def text_of(value: Any, by_repr: bool = False) -> Any:
     """`str(value)`, or `repr(value)`: a `TracedText` where traced values are in it."""
+    value = forwarded(value)
+    if isinstance(value, TracedList):
+        return _text_of_list(value)
     own = TEXTS[0](value, by_repr)
     if own is not None:
         return own()
@@ -90,6 +99,18 @@ def text_of(value: Any, by_repr: bool = False) -> Any:
     comma = "," if isinstance(value, tuple) and len(value) == 1 else ""
     items = [part for item in value for part in (", ", text_of(item, True))]
     return TracedText.join((left, *items[1:], comma, right))
+
+
+def _text_of_list(items: TracedList) -> TracedText:
+    """The text of a list whose length the data decides, if its items are numbers."""
+    structure, kinds = items.layout
+    if structure.type is not None or items.columns[0].ndim > 1:
+        raise UnsupportedError(
+            "a list whose length the data decides is written as text only if its items are numbers",
+            location=here(), remedy="write `np.array(...)` of it, or its items one by one",
+        )  # fmt: skip
+    shown = "numbers" if kinds[0] is Kind.PYTHON else "scalars"
+    return TracedText(f"{{0:{shown}}}", [items.columns[0]])
 
 
 def _escape(text: str) -> str:

@@ -19,6 +19,7 @@ from dsl.errors import (
     IndexTypeError,
     MissingAttributeError,
     NonConcreteError,
+    NumberError,
     ShapeError,
     TypeRuleError,
     UnsupportedError,
@@ -143,7 +144,8 @@ class Traced:
     @property
     def imag(self) -> Traced:
         if self.dtype.kind != "c":
-            return _FUNCTIONS["zeros_like"](self)  # type: ignore[no-any-return]
+            zeros: Traced = _FUNCTIONS["zeros_like"](self)
+            return zeros if self.kind is Kind.ARRAY else fresh(read(zeros), self.kind)
         return self._part("imag")
 
     @imag.setter
@@ -197,6 +199,12 @@ class Traced:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if self.kind is not Kind.ARRAY:
+            from dsl.frontend.number_methods import ATTRIBUTES
+
+            kinds, make = ATTRIBUTES.get(name, ("", None))
+            if self.dtype.kind in kinds:
+                return make(self)  # type: ignore[misc]
         known = (
             f"arrays have no attribute `{name}`"
             if not hasattr(np.ndarray, name)
@@ -634,8 +642,10 @@ def default_dtype(x: Any) -> np.dtype:
         return BOOL
     if isinstance(x, int):
         if not -(2**63) <= x < 2**64:
-            raise OverflowError(
-                f"the Python integer {x} does not fit into 64 bits, which traced Python integers have"
+            raise NumberError(
+                f"the Python integer {x} does not fit into 64 bits, which traced Python integers have",
+                location=here(),
+                remedy="use floats, or compute with it outside the compiled function",
             )
         return I64 if x < 2**63 else BY_NAME["u64"]
     return BY_NAME["f64" if isinstance(x, float) else "c128"]

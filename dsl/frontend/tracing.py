@@ -79,6 +79,12 @@ class TracedFunction:
     resources: dict[str, Any] = field(default_factory=dict)  # queues, by the names that nodes use
     claim: Any = None  # a context manager, in which the function has its variables to itself
 
+    @property
+    def sources(self) -> list[Source]:
+        """Where the leaves come from that the caller gets: those of the result, then of containers, then of attributes."""
+        more = (*(s for *_, s in self.containers), *(s for *_, s in self.attributes))
+        return [*self.result[1], *(source for sources in more for source in sources)]
+
     def guard_failure(self, arguments: Arguments) -> str | None:
         """Say what outside the function has changed since it was traced, or None."""
         given = {id(arguments.leaves[k]): k for k in self.inputs}

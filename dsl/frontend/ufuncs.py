@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend.numbers import is_plain_number, made
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     _FUNCTIONS,
@@ -50,17 +51,13 @@ def operand_type(x: Any) -> Any:
         return (BOOL if x.dtype == BOOL else python_type(x)) if x.kind is Kind.PYTHON else x.dtype
     if isinstance(x, bool):
         return BOOL
-    if isinstance(x, (int, float, complex)) and not isinstance(x, np.generic):
+    if is_plain_number(x):
         return type(x)
     return np.asarray(x).dtype
 
 
 def _is_weak(x: Any) -> bool:
-    return (
-        x.kind is Kind.PYTHON
-        if isinstance(x, Traced)
-        else isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic)
-    )
+    return x.kind is Kind.PYTHON if isinstance(x, Traced) else is_plain_number(x)
 
 
 def _strong(type_: Any) -> np.dtype:
@@ -118,7 +115,9 @@ def apply(
     inputs = tuple(
         np.asarray(x) if isinstance(x, (list, tuple)) and not _has_traced(x) else x for x in inputs
     )
-    inputs = tuple(lift(x) if isinstance(x, (list, tuple)) else x for x in inputs)
+    inputs = tuple(
+        lift(x) if isinstance(x, (list, tuple)) else _without_subclass(x) for x in inputs
+    )
     loop = resolve(ufunc, inputs, dtype)
     decided = _out_of_range(ufunc, inputs, loop)
     if decided is not None:
@@ -130,6 +129,15 @@ def apply(
         _store(r, o, where, casting) for r, o in zip(results, _outs(out, len(results)), strict=True)
     )
     return stored[0] if len(stored) == 1 else stored
+
+
+def _without_subclass(x: Any) -> Any:
+    """Return a number of a subclass of Python's, such as a member of an `IntEnum`, as NumPy takes it: as a scalar of its own."""
+    of_python = isinstance(x, (int, float, complex)) and not isinstance(x, np.generic)
+    return np.asarray(x)[()] if of_python and type(x) not in _PYTHON_NUMBERS else x
+
+
+_PYTHON_NUMBERS = (bool, int, float, complex)
 
 
 def _as_array(value: Value, inputs: tuple[Any, ...]) -> Traced:
@@ -157,13 +165,8 @@ def operand(x: Any, dtype: np.dtype) -> Value:
     """Return an operand as a value of `dtype`."""
     if isinstance(x, Traced):
         return cast(read(x), dtype)
-    if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic):
-        with np.errstate(all="ignore"):
-            return current_scope().constant(
-                np.asarray(x, dtype=dtype)
-                if not isinstance(x, complex) or dtype.kind == "c"
-                else dtype.type(x)
-            )
+    if is_plain_number(x):
+        return current_scope().constant(made(x, dtype))
     return cast(read(lift(x)), dtype)
 
 
@@ -422,7 +425,7 @@ def _accumulate(ufunc: np.ufunc, x: Any, axis: int = 0, dtype: Any = None, out: 
 
 
 def _outer(ufunc: np.ufunc, x: Any, y: Any, **kwargs: Any) -> Any:
-    lhs, rhs = lift(x), lift(y)
+    lhs, rhs = (fresh(read(lift(operand))) for operand in (x, y))
     column = lhs.reshape((*lhs.shape, *([1] * rhs.ndim)))
     return apply(ufunc, column, rhs, **kwargs)
 

@@ -1,35 +1,115 @@
 """Functions that take a call's trees apart, hand the leaves to a built-in, and put its results together again.
 
-They are written as source for one structure of arguments and results and then compiled, so that a call with a dict of
-parameters costs little more than one with plain arrays. What they find to be of another structure goes the long way.
+They are written as source for one signature and one structure of arguments and results, and then compiled, so that a call
+with a dict of parameters costs little more than one with plain arrays. What the function took from outside is looked
+at first, and arrays among it are passed after the leaves; what it assigned outside is assigned afterwards. What they find
+to be of another structure goes the long way.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from dsl.frontend.signature import Same
+from dsl.frontend.state import refill
+from dsl.frontend.tracing import TracedFunction, look_up
 from dsl.frontend.trees import Structure
 
 __all__ = ["unpacker"]
 
-_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+# Things in containers from outside that are looked at one by one: source for more would take long to compile.
+_MOST_WATCHED = 200
+
+# Names of the source that are not the user's begin with this.
+_OWN = "_dsl_"
+_SPACE = {
+    f"{_OWN}{name}": item
+    for name, item in {
+        "type": type, "len": len, "getattr": getattr, "setattr": setattr, "look_up": look_up, "refill": refill,
+        "NotImplemented": NotImplemented,
+        "missing": (KeyError, IndexError, AttributeError, ValueError),
+    }.items()
+}  # fmt: skip
+
+
+_STARS: dict[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
 
 
 class _Source:
     """The text of one function, and the objects that it refers to."""
 
-    def __init__(self) -> None:
-        self.checks: list[str] = []
+    def __init__(self, signature: inspect.Signature) -> None:
         self.lines: list[str] = []
         self.leaves: list[str] = []
         self.objects: dict[str, Any] = {}
+        self.count = 0
+        self.head = _head(signature, self)
+        self.slow = f"return {_OWN}slow({_passed_on(signature)})"
 
     def held(self, item: Any) -> str:
-        name = f"o{len(self.objects)}"
+        name = f"{_OWN}o{len(self.objects)}"
         self.objects[name] = item
+        return name
+
+    def key(self, item: Any) -> str:
+        return repr(item) if type(item) in (int, str) else self.held(item)
+
+    def require(self, condition: str) -> None:
+        """Go the long way unless a condition holds."""
+        self.lines.append(f"if not ({condition}): {self.slow}")
+
+    def same(self, name: str, item: Any, *, equal: bool) -> None:
+        """Go the long way unless a variable is an object or, if that is as good, equal to it and of its type."""
+        held = self.held(item)
+        kind = self.held(type(item))
+        more = f" or {_OWN}type({name}) is {kind} and {name} == {held}" if equal else ""
+        self.require(f"{name} is {held}{more}")
+
+    def outside(self, holder: Any, key: Any) -> str:
+        """Return an expression for what is outside the function: see `look_up`."""
+        if isinstance(holder, types.CellType):
+            return f"{self.held(holder)}.cell_contents"
+        if type(holder) is dict:
+            return f"{self.held(holder.get)}({self.key(key)})"
+        if isinstance(holder, (dict, list, tuple)):
+            return f"{_OWN}look_up({self.held(holder)}, {self.key(key)})"
+        return f"{_OWN}getattr({self.held(holder)}, {self.key(key)}, None)"
+
+    def watch(self, name: str, contents: tuple[Any, list[tuple[Any, Any]]]) -> None:
+        """Go the long way unless a list or dict from outside holds what it held: see `tracing._contents`."""
+        kind, items = contents
+        keys = self.held([key for key, _ in items])
+        same = (
+            f"[*{name}] == {keys}"
+            if issubclass(kind, dict)
+            else f"{_OWN}len({name}) == {len(items)}"
+        )
+        self.require(f"{_OWN}type({name}) is {self.held(kind)} and {same}")
+        for key, item in items:
+            part = self.variable(f"{name}[{self.key(key)}]")
+            if isinstance(item, Same):
+                self.require(f"{part} is {self.held(item.item)}")
+            elif isinstance(item[0], np.dtype):
+                array = f"{_OWN}type({part}) is {self.held(np.ndarray)}"
+                self.require(
+                    f"{array} and {part}.dtype == {self.held(item[0])} and {part}.shape == {item[1]}"
+                )
+            else:
+                self.watch(part, item)
+
+    def variable(self, value: str) -> str:
+        """Write an assignment to a new variable."""
+        name = f"{_OWN}v{self.count}"
+        self.count += 1
+        self.lines.append(f"{name} = {value}")
         return name
 
     def take(self, structure: Structure, name: str) -> None:
@@ -39,22 +119,14 @@ class _Source:
             self.leaves.append(name)
             return
         if kind is type(None):
-            self.lines.append(f"if {name} is not None: return slow(*args)")
-            return
-        self.lines.append(f"if type({name}) is not {self.held(kind)}: return slow(*args)")
-        if not issubclass(kind, (tuple, list, dict)):
-            return self._fields(structure, name)
-        self.lines.append(f"if len({name}) != {len(structure.children)}: return slow(*args)")
-        for k, (key, child) in enumerate(zip(structure.keys, structure.children, strict=True)):
-            part = f"{name}_{k}"
-            at = repr(key) if isinstance(key, (int, str)) else self.held(key)
-            self.lines.append(f"{part} = {name}[{at}]")
-            self.take(child, part)
-
-    def _fields(self, structure: Structure, name: str) -> None:
-        for k, (key, child) in enumerate(zip(structure.keys, structure.children, strict=True)):
-            self.lines.append(f"{name}_{k} = {name}.{key}")
-            self.take(child, f"{name}_{k}")
+            return self.require(f"{name} is None")
+        self.require(f"{_OWN}type({name}) is {self.held(kind)}")
+        is_container = issubclass(kind, (tuple, list, dict))
+        if is_container:
+            self.require(f"{_OWN}len({name}) == {len(structure.children)}")
+        for key, child in zip(structure.keys, structure.children, strict=True):
+            at = f"[{self.key(key)}]" if is_container else f".{key}"
+            self.take(child, self.variable(f"{name}{at}"))
 
     def put(self, structure: Structure, leaves: list[str]) -> str:
         """Return an expression for a tree of leaves, which it takes from the front of the list."""
@@ -69,10 +141,35 @@ class _Source:
         if kind is list:
             return f"[{', '.join(parts)}]"
         if kind is dict:
-            keys = [repr(k) if isinstance(k, (int, str)) else self.held(k) for k in structure.keys]
-            return "{" + ", ".join(f"{k}: {p}" for k, p in zip(keys, parts, strict=True)) + "}"
+            pairs = zip(map(self.key, structure.keys), parts, strict=True)
+            return "{" + ", ".join(f"{k}: {p}" for k, p in pairs) + "}"
         made = self.held(_maker(kind, structure.keys))
         return f"{made}({', '.join(parts)})"
+
+
+def _head(signature: inspect.Signature, code: _Source) -> str:
+    """Return the parameters as a function's definition lists them."""
+    parts: list[str] = []
+    before: Any = None
+    for p in signature.parameters.values():
+        if before is p.POSITIONAL_ONLY and p.kind is not before:
+            parts.append("/")
+        if p.kind is p.KEYWORD_ONLY and before not in (p.KEYWORD_ONLY, p.VAR_POSITIONAL):
+            parts.append("*")
+        stars = _STARS.get(p.kind, "")
+        default = "" if p.default is p.empty else f"={code.held(p.default)}"
+        parts.append(f"{stars}{p.name}{default}")
+        before = p.kind
+    return ", ".join([*parts, "/"] if before is inspect.Parameter.POSITIONAL_ONLY else parts)
+
+
+def _passed_on(signature: inspect.Signature) -> str:
+    """Return the arguments of a call with the same arguments."""
+    params = signature.parameters.values()
+    kept = (p.name if p.kind is not p.KEYWORD_ONLY else f"{p.name}={p.name}" for p in params)
+    return ", ".join(
+        f"{_STARS.get(p.kind, '')}{text}" for p, text in zip(params, kept, strict=True)
+    )
 
 
 def _maker(kind: Any, keys: Sequence[str]) -> Callable[..., Any]:
@@ -102,68 +199,87 @@ def _is_record(kind: Any) -> bool:
 
 
 def unpacker(
-    signature: inspect.Signature, names: Sequence[str], arguments: Any, inputs: Sequence[int],
-    result: tuple[Structure, Sequence[Any]], slow: Callable[..., Any], made: Callable[..., Any],
+    signature: inspect.Signature, arguments: Any, traced: TracedFunction, whole: bool,
+    slow: Callable[..., Any], made: Callable[..., Any],
 ) -> Callable[..., Any] | None:  # fmt: skip
-    """Return a function of the signature that calls `made` with the leaves at `inputs`; None if it cannot be written.
+    """Return a function of the signature that calls `made` with the leaves that the graph takes; None if it cannot be written.
 
-    `result` is the structure of what the user gets, and for each leaf its number among `made`'s results or, as a list of
-    one, an object.
+    `made` returns the `whole` of what the user gets, or a tuple of all leaves that the caller gets (`TracedFunction.sources`).
     """
-    code = _Source()
-    static = dict(arguments.key[2])
-    structure: Structure = arguments.structure
-    children = dict(zip(structure.keys, structure.children, strict=True))
-    lines = _bound(code, signature, names)
-    if lines is None or not all(map(can_unpack, (*children.values(), result[0]))):
+    names, structure = list(signature.parameters), traced.result[0]
+    children = dict(zip(arguments.structure.keys, arguments.structure.children, strict=True))
+    assigned = [structure for *_, in_place, structure, _ in traced.attributes if not in_place]
+    if not all(map(can_unpack, (*children.values(), *assigned, *([] if whole else [structure])))):
         return None
-    for name in names:
-        variable = f"v{names.index(name)}"
-        if name in static:
-            held = code.held(static[name][1])
-            code.lines.append(
-                f"if {variable} is not {held} and {variable} != {held}: return slow(*args)"
-            )
-        else:
-            code.take(children[name], variable)
-    for k, (leaf, described) in enumerate(zip(code.leaves, arguments.described, strict=True)):
-        if k not in inputs:
-            value = described.value
-            held = code.held(value.item if isinstance(value, Same) else value)
-            code.lines.append(f"if {leaf} is not {held}: return slow(*args)")
-    given = ", ".join(code.leaves[k] for k in inputs)
-    found = [code.held(s[0]) if isinstance(s, list) else f"r[{s}]" for s in result[1]]
-    answer = code.put(result[0], found)
+    watched = sum(_items(contents) for *_, contents in traced.guards if contents is not None)
+    if watched > _MOST_WATCHED or any(name.startswith(_OWN) for name in names):
+        return None
+    code = _Source(signature)
+    for holder, key, expected, contents in traced.guards:
+        held = code.held(expected)
+        code.require(f"{code.outside(holder, key)} is {held}")
+        if contents is not None:
+            code.watch(held, contents)
+    _take_arguments(code, names, children, arguments, traced.inputs)
+    given = [code.leaves[k] for k in traced.inputs]
+    given += [code.outside(c.holder, c.key) for c in traced.captures]
+    claim = "" if traced.claim is None else f"with {code.held(traced.claim)}: "
+    leaves = [f"{_OWN}r[{k}]" for k in range(len(traced.sources))]
+    answer = f"{_OWN}r" if whole else code.put(structure, leaves)
+    effects = _effects(code, names, traced, leaves)
     body = [
-        *lines, "try:", *(f"    {line}" for line in code.lines or ["pass"]),
-        "except (KeyError, AttributeError): return slow(*args)", f"r = made({given})",
-        "if r is NotImplemented: return slow(*args)", f"return {answer}",
+        "try:", *(f"    {line}" for line in code.lines), f"    {_OWN}given = ({', '.join([*given, ''])})",
+        f"except {_OWN}missing: {code.slow}", f"{claim}{_OWN}r = {_OWN}made(*{_OWN}given)",
+        f"if {_OWN}r is {_OWN}NotImplemented: {code.slow}", *effects, f"return {answer}",
     ]  # fmt: skip
-    text = "def call(*args, **kwargs):\n" + "".join(f"    {line}\n" for line in body)
-    space = {**code.objects, "slow": slow, "made": made}
+    text = f"def call({code.head}):\n" + "".join(f"    {line}\n" for line in body)
+    space = {**_SPACE, **code.objects, f"{_OWN}slow": slow, f"{_OWN}made": made}
     exec(compile(text, "<dsl unpacking>", "exec"), space)
-    return space["call"]  # type: ignore[no-any-return]
+    call: Any = space["call"]
+    call.__name__ = call.__qualname__ = traced.graph.name  # for the words of a TypeError
+    return call  # type: ignore[no-any-return]
 
 
-def _bound(code: _Source, signature: inspect.Signature, names: Sequence[str]) -> list[str] | None:
-    """Write how positional arguments become variables; keywords go the long way."""
-    parameters = signature.parameters
-    fixed = [name for name in names if parameters[name].kind in _PLAIN]
-    rest = [name for name in names if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL]
-    others = [n for n in names if n not in fixed and n not in rest]
-    if any(parameters[n].kind is not inspect.Parameter.VAR_KEYWORD for n in others):
-        return None
-    lines = ["if kwargs: return slow(*args, **kwargs)"]
-    needed = sum(parameters[name].default is inspect.Parameter.empty for name in fixed)
-    lines.append(
-        f"n = len(args)\n    if n < {needed}{'' if rest else f' or n > {len(fixed)}'}: return slow(*args)"
-    )
-    for k, name in enumerate(fixed):
-        default = parameters[name].default
-        if default is inspect.Parameter.empty:
-            lines.append(f"v{names.index(name)} = args[{k}]")
+def _items(contents: Any) -> int:
+    """Return how many things a container from outside holds, and those in it."""
+    if not isinstance(contents, tuple) or isinstance(contents[0], np.dtype):
+        return 1
+    return sum(_items(item) for _, item in contents[1])
+
+
+def _take_arguments(
+    code: _Source, names: Sequence[str], children: dict[str, Structure], arguments: Any, inputs: Sequence[int]
+) -> None:  # fmt: skip
+    """Write how arguments become leaves, and what those must be that the graph does not take."""
+    static, aliases = dict(arguments.key[2]), arguments.key[3]
+    for name in names:
+        if name in static:
+            code.same(name, static[name][1], equal=True)
         else:
-            lines.append(f"v{names.index(name)} = args[{k}] if n > {k} else {code.held(default)}")
-    lines += [f"v{names.index(name)} = args[{len(fixed)}:]" for name in rest]
-    lines += [f"v{names.index(name)} = {{}}" for name in others]
-    return lines
+            code.take(children[name], name)
+    for k, (leaf, described) in enumerate(zip(code.leaves, arguments.described, strict=True)):
+        if described.kind == "static":
+            value = described.value
+            item = value.item if isinstance(value, Same) else value
+            code.same(leaf, item, equal=isinstance(item, (int, float, complex, str, bytes)))
+        elif k not in inputs:
+            code.require(f"{leaf} is {code.leaves[aliases[k]]}")
+
+
+def _effects(
+    code: _Source, names: Sequence[str], traced: TracedFunction, leaves: list[str]
+) -> Iterator[str]:
+    """Write how containers that were passed, and attributes, get what the function put there; see `TracedFunction.run`."""
+
+    def refilled(item: str, structure: Structure, count: int) -> str:
+        parts = [leaves.pop(0) for _ in range(count)]
+        return f"{_OWN}refill({item}, {code.held(structure)}, [{', '.join(parts)}])"
+
+    for k, structure, sources in traced.containers:
+        yield refilled(names[k], structure, len(sources))
+    for obj, name, in_place, structure, sources in traced.attributes:
+        if in_place:
+            item = f"{_OWN}getattr({code.held(obj)}, {name!r})"
+            yield refilled(item, structure, len(sources))
+        else:
+            yield f"{_OWN}setattr({code.held(obj)}, {name!r}, {code.put(structure, leaves)})"

@@ -7,7 +7,7 @@ the same view of a NumPy array is (`of`), by which results that are views of arg
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ __all__ = [
     "Stepped",
     "Transposed",
     "View",
+    "chained",
     "resolve",
     "symbols_in",
 ]
@@ -59,6 +60,19 @@ def _sizes(view: View) -> list[tuple[str, Shape]]:
         for name, item in fields
         if isinstance(item, tuple) and all(isinstance(dim, (int, Dim)) for dim in item)
     ]
+
+
+def chained(views: Sequence[View], further: Sequence[View]) -> tuple[View, ...]:
+    """Return views followed by further ones, with transpositions after the choice of a part.
+
+    A part of `x.T` is the transposed part of x: to read and write it, nobody has to transpose all of x.
+    """
+    found = list(views)
+    for view in further:
+        last = found[-1] if found else None
+        swapped = last.after(view) if isinstance(last, Transposed) else None
+        found[len(found) - (swapped is not None) :] = [view] if swapped is None else swapped
+    return tuple(found)
 
 
 class View(Protocol):
@@ -141,6 +155,28 @@ class Transposed:
     def of(self, array: np.ndarray) -> np.ndarray | None:
         return array.transpose(self.axes)
 
+    def after(self, view: View) -> list[View] | None:
+        """Return views that show what `view` shows of this one, this kind last; None if there are none."""
+        if isinstance(view, Sliced):
+            start, size, step = (self._back(item) for item in (view.start, view.size, view.step))
+            return [Sliced(start, size, step), self]
+        if isinstance(view, DynamicSliced):
+            return [dataclasses.replace(view, axis=self.axes[view.axis]), self]
+        if not isinstance(view, Picked):
+            return None
+        picks = {self.axes[k]: index for k, index in zip(view.axes, view.indices, strict=True)}
+        axes = tuple(sorted(picks))
+        return [Picked(axes, tuple(picks[k] for k in axes)), *self._without(view.axes)]
+
+    def _back(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return what there is one of for each axis in the order of the base's axes."""
+        return tuple(items[self.axes.index(k)] for k in range(len(self.axes)))
+
+    def _without(self, axes: tuple[int, ...]) -> list[Transposed]:
+        left = [axis for k, axis in enumerate(self.axes) if k not in axes]
+        order = tuple(sorted(left).index(axis) for axis in left)
+        return [Transposed(order)] if list(order) != sorted(order) else []
+
 
 @dataclass(frozen=True)
 class DynamicSliced:
@@ -212,10 +248,17 @@ class Picked:
         indices = [b.local(*i) for i in self.indices]
         return b.emit("scatter", base, value, *indices, axes=self.axes, mode="update")
 
-    def of(self, array: np.ndarray) -> np.ndarray | None:
+    @property
+    def places(self) -> list[int] | None:
+        """The positions, if they are known."""
         if any(value.node.op.name != "const" for value, _ in self.indices):
             return None
-        places = [int(value.node.attrs["value"].array) for value, _ in self.indices]
+        return [int(value.node.attrs["value"].array) for value, _ in self.indices]
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        places = self.places
+        if places is None:
+            return None
         key: list[Any] = [slice(None)] * array.ndim
         for axis, place in zip(self.axes, places, strict=True):
             key[axis] = place

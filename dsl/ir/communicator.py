@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,11 +20,16 @@ from dsl.errors import InternalError
 from dsl.ir.location import Location
 
 __all__ = [
-    "NOBODY", "REDUCTIONS", "Alone", "Communicator", "at_location", "communicator", "current_location", "place_for",
+    "NOBODY", "REDUCTIONS", "UFUNCS", "Alone", "Communicator", "at_location", "communicator", "current_location", "place_for",
     "provide", "wanted_place",
 ]  # fmt: skip
 
-REDUCTIONS = ("sum", "mean", "max", "min", "prod")
+UFUNCS: dict[str, np.ufunc] = {
+    "sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply,
+}  # fmt: skip
+"""How two ranks' elements are combined, by the reduction."""
+
+REDUCTIONS = tuple(UFUNCS)
 NOBODY = -1
 """The partner of a rank at an edge: nothing is sent there, and zeros come from there."""
 
@@ -45,6 +50,9 @@ class Communicator(Protocol):
 
     def all_reduce(self, x: np.ndarray, how: str) -> np.ndarray:
         """Return the `sum`, `mean`, `max`, `min` or `prod` over the ranks."""
+
+    def all_reduce_now(self, x: np.ndarray, how: str, where: Callable[[], Location | None]) -> Any:
+        """Return the same, quicker; or NotImplemented, with nothing done. `where` tells the user's line if ranks must wait."""
 
     def reduce_to(self, x: np.ndarray, how: str, root: int) -> np.ndarray:
         """Return that on the root, and zeros elsewhere."""
@@ -98,6 +106,9 @@ class Alone:
 
     def all_reduce(self, x: np.ndarray, how: str) -> np.ndarray:
         return np.array(x)
+
+    def all_reduce_now(self, x: np.ndarray, how: str, where: Callable[[], Location | None]) -> Any:
+        return NotImplemented
 
     def reduce_to(self, x: np.ndarray, how: str, root: int) -> np.ndarray:
         return np.array(x)

@@ -36,6 +36,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dsl.errors import CancelledError, DeadlineError, DslError, InternalError
+from dsl.ir.checks.frames import most_iterations
 from dsl.ir.environment import Cancel, Environment
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.interpret import apply_node
@@ -84,21 +85,20 @@ def run_tokens(
 
 
 class _Plan:
-    """What does not change during a run: who reads and waits for whom, and how many nodes enter each frame."""
+    """What does not change during a run: who reads and waits for whom, and which nodes enter each frame."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.readers: dict[Value, list[tuple[Node, int]]] = {}
         self.waiters: dict[Node, list[Node]] = {}
-        self.enters: dict[str, int] = {}
+        self.enters: dict[str, list[Node]] = {}
         for node in graph.nodes:
             for slot, value in enumerate(node.inputs):
                 self.readers.setdefault(value, []).append((node, slot))
             for control in node.controls:
                 self.waiters.setdefault(control, []).append(node)
             if node.op.name == "enter":
-                frame = node.attrs["frame"]
-                self.enters[frame] = self.enters.get(frame, 0) + 1
+                self.enters.setdefault(node.attrs["frame"], []).append(node)
         for merge, value in graph.back.items():
             self.readers.setdefault(value, []).append((merge, 0))
 
@@ -138,6 +138,7 @@ class _Frame:
     name: str
     parent: _Iteration | None
     entering: int
+    most: int
     iterations: dict[int, _Iteration] = field(default_factory=dict)
     newest: int = -1
     invariants: list[tuple[Node, Any]] = field(default_factory=list)
@@ -159,7 +160,7 @@ class _Machine:
         self.ready: list[tuple[Node, _Iteration]] = []
         self.wanted = set(plan.graph.results)
         self.fetched: dict[Value, Any] = {}
-        self.root = self._start(_Frame("", None, 0))
+        self.root = self._start(_Frame("", None, 0, 1))
 
     def run(self, args: list[Any]) -> list[Any]:
         for value, array in zip(self.plan.graph.params, args, strict=True):
@@ -325,7 +326,7 @@ class _Machine:
         frame, number = iteration.frame, iteration.number + 1
         if tokens[0] is DEAD:
             return
-        if number > frame.newest and len(frame.iterations) >= self.parallel:
+        if number > frame.newest and len(frame.iterations) >= frame.most:
             frame.parked.append((node, tokens[0]))
             return
         target = self._start(frame) if number > frame.newest else frame.iterations[number]
@@ -345,7 +346,9 @@ class _Machine:
     def _frame(self, name: str, iteration: _Iteration) -> _Frame:
         """Find the frame that `iteration` enters under this name, or begin it."""
         if name not in iteration.children:
-            frame = iteration.children[name] = _Frame(name, iteration, self.plan.enters[name])
+            enters = self.plan.enters[name]
+            most = most_iterations(enters, self.parallel)
+            frame = iteration.children[name] = _Frame(name, iteration, len(enters), most)
             self._start(frame)
         return iteration.children[name]
 

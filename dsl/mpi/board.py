@@ -10,14 +10,16 @@ This needs stores of one processor to be seen by others in their order, as they 
 
 from __future__ import annotations
 
-import mmap
-import os
+import ctypes
 import platform
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from dsl.ir.shared_memory import Code, Reducer, code
+from dsl.mpi.patience import cores
+from dsl.mpi.shared_memory import shared_memory
 
 __all__ = ["PIECE", "Board", "bytes_of", "make_boards"]
 
@@ -25,14 +27,17 @@ PIECE = 1 << 20  # bytes of an array that go at once
 _RANKS = 8  # that read what all others have; for more, MPI's ways to reduce are quicker
 _MARK = 64  # bytes: a cache line, so that who waits disturbs nobody else
 _PAGE = 4096
+_LOOKS = 400, 20  # of machine code for each other rank, if each can have a core or not
 _VIEWS = 256  # of pieces as arrays that are kept: to make one takes as long as to meet
 
 
 class Board:
     """The shared memory of a number of ranks, as one of them sees it."""
 
-    def __init__(self, memory: memoryview, rank: int, size: int) -> None:
-        self._memory, self._rank, self._size, self._number = memory, rank, size, 0
+    def __init__(
+        self, memory: memoryview, rank: int, size: int, native: Code | None = None
+    ) -> None:
+        self._memory, self._rank, self._size = memory, rank, size
         self._each = len(memory) // size
         data = memory
         self._words = data.cast("q")
@@ -41,6 +46,20 @@ class Board:
         self._others = [[m // 8 for r, m in enumerate(mark) if r != rank] for mark in marks]
         self._digests = [[data[m + 8 : m + 24] for m in mark] for mark in marks]
         self._views: dict[tuple[int, np.dtype, int], list[np.ndarray]] = {}
+        self.reducer = self._made(native, marks) if native is not None and self.reduces else None
+        self._counter = ctypes.c_int64() if self.reducer is None else self.reducer.counter
+
+    def _made(self, native: Code, marks: list[list[int]]) -> Reducer:
+        base = np.frombuffer(self._memory, np.uint8).ctypes.data
+        places = [[base + mark for mark in each] for each in marks]
+        pieces = [[base + start for start in self._starts(odd)] for odd in (0, 1)]
+        looks = _LOOKS[self._size > cores()]
+        return native.reducer(places, pieces, self._rank, room=PIECE, looks=looks)
+
+    @property
+    def number(self) -> int:
+        """How many times this rank has come."""
+        return self._counter.value
 
     @property
     def reduces(self) -> bool:
@@ -49,11 +68,17 @@ class Board:
 
     def come(self, digest: bytes) -> Callable[[], bool]:
         """Say that this rank is here, and what for; return what tells whether all others are."""
-        self._number = number = self._number + 1
+        number = self._counter.value + 1
+        self._counter.value = number
         words = self._words
         place, what = self._own[number & 1]
         what[:] = digest
         words[place] = number
+        return self.here()
+
+    def here(self) -> Callable[[], bool]:
+        """Return what tells whether all others are here too."""
+        words, number = self._words, self.number
         places = self._others[number & 1]
         if len(places) == 1:
             (other,) = places
@@ -62,15 +87,15 @@ class Board:
 
     def agree(self, digest: bytes) -> bool:
         """Tell whether all ranks, which are here, are here for the same."""
-        return self._digests[self._number & 1] == [digest] * self._size
+        return self._digests[self.number & 1] == [digest] * self._size
 
     def bring(self, piece: np.ndarray) -> None:
         """Put down a piece of an array for the others, before `come`."""
-        np.copyto(self._pieces(self._number + 1, piece)[self._rank], piece)
+        np.copyto(self._pieces(self.number + 1, piece)[self._rank], piece)
 
     def reduce(self, ufunc: np.ufunc, out: np.ndarray) -> None:
         """Combine the pieces of all ranks, which are here, from the first rank to the last."""
-        first, second, *rest = self._pieces(self._number, out)
+        first, second, *rest = self._pieces(self.number, out)
         ufunc(first, second, out)
         for piece in rest:
             ufunc(out, piece, out)
@@ -82,11 +107,15 @@ class Board:
         if found is None:
             if len(self._views) >= _VIEWS:
                 self._views.clear()
-            starts = [r * self._each + _PAGE + key[0] * PIECE for r in range(self._size)]
             self._views[key] = found = [
-                np.frombuffer(self._memory, like.dtype, like.size, start) for start in starts
+                np.frombuffer(self._memory, like.dtype, like.size, start)
+                for start in self._starts(key[0])
             ]
         return found
+
+    def _starts(self, odd: int) -> list[int]:
+        """Return where all ranks' pieces begin, at even or odd times."""
+        return [r * self._each + _PAGE + odd * PIECE for r in range(self._size)]
 
 
 def bytes_of(size: int, *, pieces: bool = True) -> int:
@@ -94,54 +123,21 @@ def bytes_of(size: int, *, pieces: bool = True) -> int:
     return size * (_PAGE + (2 * PIECE if pieces and size <= _RANKS else 0))
 
 
-def make_boards(comm: Any, count: int) -> list[Board | None]:
+def make_boards(comm: Any, near: Any, count: int) -> list[Board | None]:
     """Return boards for a communicator's ranks, the first with room for arrays; None for each if they share no memory.
 
-    All ranks call this, and wait for one another here: it belongs where they are together anyway.
+    `near` has those of this machine. All ranks call this, and wait for one another here: it belongs where they are together anyway.
     """
     from mpi4py import MPI
 
     rank, ranks = comm.Get_rank(), comm.Get_size()
-    near = comm.Split_type(MPI.COMM_TYPE_SHARED, rank)
-    together = near.Get_size() == ranks
-    near.Free()
-    able = together and platform.machine() in ("x86_64", "AMD64") and os.name == "posix"
+    able = near.Get_size() == ranks and platform.machine() in ("x86_64", "AMD64")
     if not comm.allreduce(able, MPI.LAND):
         return [None] * count
     sizes = [bytes_of(ranks, pieces=k == 0) for k in range(count)]
-    memory = _shared_memory(comm, sum(sizes))
-    if not comm.allreduce(memory is not None, MPI.LAND) or memory is None:
+    memory = shared_memory(comm, sum(sizes))
+    if memory is None:
         return [None] * count
     whole, starts = memoryview(memory), [sum(sizes[:k]) for k in range(count)]
-    return [Board(whole[at : at + n], rank, ranks) for at, n in zip(starts, sizes)]
-
-
-def _shared_memory(comm: Any, size: int) -> mmap.mmap | None:
-    """Return memory that all ranks of a machine map; its file is gone when they have."""
-    path = comm.bcast(_make_file(size) if comm.Get_rank() == 0 else None)
-    try:
-        with open(path, "r+b") as file:
-            memory = mmap.mmap(file.fileno(), size)
-    except (OSError, TypeError):
-        memory = None
-    comm.Barrier()
-    if comm.Get_rank() == 0 and path is not None:
-        os.unlink(path)
-    return memory
-
-
-def _make_file(size: int) -> str | None:
-    """Make a file in memory, all of whose pages are there; None if that cannot be had."""
-    folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    try:
-        handle, path = tempfile.mkstemp(prefix="dsl-ranks-", dir=folder)
-    except OSError:
-        return None
-    try:
-        os.posix_fallocate(handle, 0, size)  # now, rather than a signal when memory runs out later
-    except OSError:
-        os.unlink(path)
-        return None
-    finally:
-        os.close(handle)
-    return path
+    native = code()
+    return [Board(whole[at : at + n], rank, ranks, native) for at, n in zip(starts, sizes)]

@@ -20,14 +20,16 @@ import numpy as np
 
 from dsl import events
 from dsl.errors import MismatchError
-from dsl.ir.communicator import NOBODY, current_location, wanted_place
+from dsl.ir.communicator import NOBODY, UFUNCS, at_location, current_location, wanted_place
+from dsl.ir.location import Location
 from dsl.ir.types import TensorType
+from dsl.mpi import pulse
 from dsl.mpi.behind import Behind
 from dsl.mpi.board import PIECE, Board
 from dsl.mpi.buffers import Buffers
 from dsl.mpi.messages import Record
 from dsl.mpi.once import once
-from dsl.mpi.reducing import UFUNCS, finished, operator, prepared
+from dsl.mpi.reducing import finished, operator, prepared
 from dsl.mpi.shared import transport, waits
 from dsl.mpi.waiting import Call, Waits
 from dsl.mpi.world import world
@@ -50,20 +52,25 @@ class Meeting:
     def __init__(self, comm: Any, waits: Waits, board: Board | None) -> None:
         self.comm, self.waits = comm, waits
         self.size = comm.Get_size()
-        self.count = 0
         self._board = board
         self._marks: Board | _Gather = board or _Gather(comm)
         self.reduces = board is not None and board.reduces
-        self._left: Call | None = None
+        self.reducer = None if board is None else board.reducer
+        self.left: Call | None = None
+
+    @property
+    def count(self) -> int:
+        """How many times this rank has come."""
+        return self._marks.number
 
     def meet(self, what: str) -> Any:
         """Wait until all ranks are here; raise on all of them if not all are here for the same. Return MPI's communicator."""
         self._meet(self._call(what), _digest(what))
         return self.comm
 
-    def reduce(self, what: str, x: np.ndarray, out: np.ndarray, ufunc: np.ufunc) -> None:
+    def reduce(self, what: str, x: np.ndarray, out: np.ndarray, how: str) -> None:
         """Meet, and combine all ranks' arrays, contiguous ones, over the board: the first piece is there when all ranks are."""
-        board, call, digest = self._board, self._call(what), _digest(what)
+        board, call, digest, ufunc = self._board, self._call(what), _digest(what), UFUNCS[how]
         assert board is not None
         x, out = x.reshape(-1), out.reshape(-1)
         step = PIECE // x.itemsize
@@ -72,25 +79,34 @@ class Meeting:
             self._meet(call, digest)
             board.reduce(ufunc, out[start : start + step])
 
+    def finish(self, what: str, out: np.ndarray, how: str) -> None:
+        """Wait for the others after a reducer has brought this rank's array, and combine all."""
+        board, call = self._board, Call(what, current_location(), self.count)
+        assert board is not None
+        self._wait(call, _digest(what), board.here())
+        board.reduce(UFUNCS[how], out.reshape(-1))
+
     def _call(self, what: str) -> Call:
-        self.count += 1
-        call = Call(what, current_location(), self.count)
-        if self._left is not None:
+        call = Call(what, current_location(), self.count + 1)
+        if self.left is not None:
             raise self._broken(call)
         return call
 
     def _meet(self, call: Call, digest: bytes) -> None:
+        self._wait(call, digest, self._marks.come(digest))
+
+    def _wait(self, call: Call, digest: bytes, here: Callable[[], bool]) -> None:
         try:
-            self.waits.until(call, self._marks.come(digest))
+            self.waits.until(call, here)
         except BaseException:
-            self._left = call
+            self.left = call
             raise
         if not self._marks.agree(digest):
             raise self._difference(call)
 
     def _broken(self, call: Call) -> MismatchError:
         return MismatchError(
-            f"rank {self.waits.transport.rank} comes for {call}, after it left {self._left} before all ranks were there",
+            f"rank {self.waits.transport.rank} comes for {call}, after it left {self.left} before all ranks were there",
             location=call.where, remedy="ranks cannot meet any more after that: let the script end",
         )  # fmt: skip
 
@@ -115,11 +131,12 @@ class _Gather:
     """What a board does, by messages."""
 
     def __init__(self, comm: Any) -> None:
-        self._size = comm.Get_size()
+        self._size, self.number = comm.Get_size(), 0
         self._own, self._all = bytearray(_DIGEST), bytearray(_DIGEST * self._size)
         self._start = _repeated_gather(comm, self._own, self._all)
 
     def come(self, digest: bytes) -> Callable[[], bool]:
+        self.number += 1
         self._own[:] = digest
         return self._start()
 
@@ -182,6 +199,19 @@ class _Message(NamedTuple):
     text: str
 
 
+class _Recent:
+    """The last reduction that machine code did, for messages."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
+
+    def __str__(self) -> str:
+        assert self._meeting.reducer is not None
+        dtype, shape, how = self._meeting.reducer.last()
+        what = _words("all_reduce", dtype, shape, how)
+        return str(Call(what, None, self._meeting.count))
+
+
 class Ranks:
     """All ranks of the world. One thread at a time is in a collective."""
 
@@ -194,6 +224,9 @@ class Ranks:
         self.waits = waits()
         collective, behind, _ = here.boards
         self.meeting = Meeting(here.collective, self.waits, collective)
+        reducer = None if pulse.is_on() else self.meeting.reducer  # which gives no sign of life
+        self._reducer, self._reduce = reducer, None if reducer is None else reducer.reduce
+        self._recent = _Recent(self.meeting)
         self.behind = Behind(Meeting(here.behind, self.waits, behind), here.threads)
         self._serial = 0
         self._sent: dict[tuple[int, int], int] = {}  # how many to a rank with a tag
@@ -221,11 +254,35 @@ class Ranks:
         found = self._empty(work.shape, work.dtype)
         if self.meeting.reduces:
             what = _words("all_reduce", x.dtype, x.shape, how)
-            self.meeting.reduce(what, work, found, UFUNCS[how])
+            self.meeting.reduce(what, work, found, how)
+            if self._reducer is not None and work.dtype is x.dtype:
+                self._reducer.learn(work, how, _digest(what))
         else:
             comm = self._meet("all_reduce", x, how)
             if work.size:
                 comm.Allreduce(work, found, operator(how, work.dtype))
+        return finished(found, how, self.size, x.dtype)
+
+    def all_reduce_now(self, x: np.ndarray, how: str, where: Callable[[], Location | None]) -> Any:
+        """Reduce as machine code does, if arrays like this one were reduced before; else do nothing, and say NotImplemented."""
+        if self._reduce is None or events.LOG is not None or self.meeting.left is not None:
+            return NotImplemented
+        if not self.lock.acquire(blocking=False):
+            return NotImplemented
+        try:
+            found = self._reduce(x, how)
+            if found is None:
+                with at_location(where()):
+                    found = self._reduce_late(x, how)
+            if found is not NotImplemented:
+                self.waits.last = self._recent
+            return found
+        finally:
+            self.lock.release()
+
+    def _reduce_late(self, x: np.ndarray, how: str) -> np.ndarray:
+        found = np.empty(x.shape, x.dtype)
+        self.meeting.finish(_words("all_reduce", x.dtype, x.shape, how), found, how)
         return finished(found, how, self.size, x.dtype)
 
     @_told
@@ -348,10 +405,8 @@ class Ranks:
         self._taken[source, tag] = number + 1
         if (array.dtype, array.shape) != (like.dtype, like.shape):
             sent, wanted = (TensorType(a.dtype, a.shape) for a in (array, like))
-            self.waits.note(source, text)
-            self.waits.fail(
-                f"rank {source} sends {sent}, and rank {self.rank} expects {wanted}", call
-            )
+            why = f"rank {source} sends {sent}, and rank {self.rank} expects {wanted}"
+            self.waits.fail(why, call, {source: text})
         return array
 
     def _came(self, source: int, record: Record) -> None:

@@ -17,6 +17,7 @@ come as a message of their own, straight from its memory into other memory (`lar
 
 from __future__ import annotations
 
+import collections
 import functools
 import struct
 from collections.abc import Callable, Sequence
@@ -25,14 +26,14 @@ from typing import Any
 
 import numpy as np
 
+from dsl.ir.shared_memory import DEAD, LARGE, NOTHING
 from dsl.ir.types import DTYPES
 
-__all__ = ["DEAD", "LARGE", "NOTHING", "Record", "pack", "unpack"]
+__all__ = ["Inbox", "Record", "pack", "unpack"]
 
 _HEAD = struct.Struct("<IBBBBII")
 _SIZE, _unpack_head, _array = _HEAD.size, _HEAD.unpack_from, np.ndarray
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
-DEAD, LARGE, NOTHING = 1, 2, 4
 
 
 @dataclass(slots=True)
@@ -44,6 +45,10 @@ class Record:
     numbers: tuple[int, ...]
     array: Any
     tag: int
+
+
+Inbox = collections.deque[tuple[int, Record]]
+"""What has arrived, and from whom."""
 
 
 @functools.cache

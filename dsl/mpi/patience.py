@@ -6,7 +6,7 @@ import functools
 import os
 import time
 
-__all__ = ["Patience", "give_way"]
+__all__ = ["Patience", "cores", "give_way"]
 
 _AT_ONCE = 400e-6, 30e-6  # seconds of looking again at once, if each rank can have a core or not
 _YIELDING = 1e-3  # seconds of letting others run in between, before sleeping
@@ -21,7 +21,7 @@ class Patience:
     """That of one who waits, in a world of so many ranks."""
 
     def __init__(self, ranks: int) -> None:
-        self._at_once = _AT_ONCE[ranks > _cores()]
+        self._at_once = _AT_ONCE[ranks > cores()]
         self._since = self._last = 0.0
 
     def reset(self) -> None:
@@ -41,7 +41,8 @@ class Patience:
 
 
 @functools.cache
-def _cores() -> int:
+def cores() -> int:
+    """Return how many this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -11,14 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from dsl.ir.communicator import UFUNCS
 from dsl.ir.types import BFLOAT16
 
-__all__ = ["UFUNCS", "finished", "operator", "prepared", "work_dtype"]
-
-UFUNCS: dict[str, np.ufunc] = {
-    "sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
-}  # fmt: skip
-"""How two ranks' elements are combined."""
+__all__ = ["finished", "operator", "prepared", "work_dtype"]
 
 _WORK: dict[np.dtype, np.dtype] = {
     BFLOAT16: np.dtype(np.float32),

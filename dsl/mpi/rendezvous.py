@@ -16,8 +16,9 @@ import numpy as np
 from dsl.errors import CancelledError, DeadlineError, InternalError, PeerError
 from dsl.ir.devices import DeviceName
 from dsl.ir.environment import Cancel, Done
+from dsl.ir.shared_memory import DEAD as DEAD_RECORD
 from dsl.ir.token_machine import DEAD
-from dsl.mpi import messages, pulse
+from dsl.mpi import pulse
 from dsl.mpi.messages import Record
 from dsl.mpi.shared import waits
 from dsl.mpi.transport import Transport
@@ -78,7 +79,7 @@ class Exchange:
 
     def _arrived(self, source: int, record: Record) -> None:
         number, place = record.numbers[:2], record.numbers[2:]
-        token = DEAD if record.flags & messages.DEAD else record.array
+        token = DEAD if record.flags & DEAD_RECORD else record.array
         with self.lock:
             step = self.steps.get(number)
             if step is None:

@@ -1,9 +1,8 @@
 """The transport: sends records to ranks, and takes what arrives to whoever handles its kind.
 
 Nothing here waits, and no thread of its own runs: who waits for a message calls `poll`, which moves everything that can
-be moved, and then sleeps for a moment, longer the longer nothing comes. Small records for one rank wait in its outbox until
-`flush` or `poll`, and go as one message. MPI knows beforehand where the next one goes. The bytes of a large array go before
-the record that says whose they are. Arrays that are sent stay alive until MPI is done with them.
+be moved, and then sleeps for a moment, longer the longer nothing comes. Ranks of this machine are reached over memory that
+they share (`near`), others by messages of MPI (`far`).
 """
 
 from __future__ import annotations
@@ -17,18 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import InternalError, PeerError
-from dsl.mpi.large import Incoming, Outgoing, as_bytes
-from dsl.mpi.messages import LARGE, Record, pack, unpack
+from dsl.config import config
+from dsl.errors import PeerError
+from dsl.mpi.far import Far
+from dsl.mpi.messages import Inbox, Record
+from dsl.mpi.near import Near, Parcel
 from dsl.mpi.patience import Patience, give_way
 from dsl.mpi.pulse import tick
 from dsl.mpi.world import World
 
 __all__ = ["Transport"]
 
-EAGER = 16 << 10  # bytes of an array that travels inside its record
-_ROOM = 64 << 10  # bytes of records that go as one message, at most
-_RECORDS = 1  # the tag of messages with records
 _LOOKS = 16  # for messages, in one poll: they cost less than to come back
 _SENDING = 64  # messages under way that are looked at even where there is no time for it
 
@@ -42,25 +40,16 @@ class Transport:
         self.world, self.rank, self.size = world, world.rank, world.size
         self.handlers: dict[int, Handler] = {}
         self.failure: PeerError | None = None
-        self.sent = self.received = 0
-        self._outbox: dict[int, list[bytes]] = {}
-        self._waiting_bytes: dict[int, int] = {}
-        self._sending: list[tuple[Any, Any]] = []
-        self._arriving: list[tuple[Any, int, Record]] = []
+        self._near = None if world.neighbours is None else Near(world.neighbours)
+        self._places = {} if self._near is None else self._near.places
+        apart = world.comm is not None and len(self._places) < self.size
+        self._far = Far(world.comm) if apart else None
         self._lock = threading.RLock()
-        self._inbox: deque[tuple[int, Record]] = deque()
+        self._inbox: Inbox = deque()
         self._early: dict[int, list[tuple[int, Record]]] = {}  # by kind, until there is a handler
         self._dispatching = threading.RLock()
         self._patience = Patience(self.size)
-        self._status, self._bytes = _mpi().Status(), _mpi().BYTE
-        self._outgoing, self._incoming = Outgoing(), Incoming(self._into)
-        self._room = bytearray(_ROOM)
-        self._next: Any = None
         if world.comm is not None:
-            self._isend, self._irecv = world.comm.Isend, world.comm.Irecv
-            source = _mpi().ANY_SOURCE
-            self._next = world.comm.Recv_init([self._room, self._bytes], source, _RECORDS)
-            self._next.Start()
             atexit.register(self._close)
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -72,59 +61,33 @@ class Transport:
         """Send a record; it goes with the next `flush` or `poll`. Return what `is_free` asks about a large array's memory."""
         if self.failure is not None:
             raise self.failure
-        if array is not None and array.nbytes > EAGER:
-            return self._send_large(rank, kind, numbers, np.ascontiguousarray(array))
-        record = pack(kind, numbers, array, dead=dead)
         with self._lock:
-            self._put(rank, record)
-        return None
-
-    def _put(self, rank: int, record: bytes) -> None:
-        size = self._waiting_bytes.get(rank, 0) + len(record)
-        if size > _ROOM:
-            self._flush(rank)
-            size = len(record)
-            if size > _ROOM:
-                raise InternalError(f"a record of {size} bytes is more than goes as one message")
-        self._outbox.setdefault(rank, []).append(record)
-        self._waiting_bytes[rank] = size
-
-    def _send_large(self, rank: int, kind: int, numbers: Sequence[int], array: np.ndarray) -> Any:
-        with self._lock:
-            tag = self._outgoing.tag(rank, array.nbytes)
-            request = self._isend([as_bytes(array), self._bytes], rank, tag)
-            self._sending.append((request, array))
-            record = pack(kind, numbers, array, tag=tag)
-            if self._outbox:
-                self._put(rank, record)
-                self._flush(rank)
-            else:
-                self._post(rank, record)
-        return request
+            way: Any = self._near if rank in self._places else self._far
+            return way.send(rank, kind, numbers, array, dead)
 
     def is_free(self, sent: Any) -> bool:
         """Tell whether the memory of an array that was sent may be written again."""
+        if sent is None:
+            return True
         with self._lock:
-            return sent is None or bool(sent.Test())
+            way: Any = self._near if isinstance(sent, Parcel) else self._far
+            return bool(way.is_free(sent))
 
     def flush(self) -> None:
-        """Let what is in the outboxes go."""
-        if self._outbox:
+        """Let go what waits to."""
+        if self._is_full():
             with self._lock:
-                for rank in list(self._outbox):
-                    self._flush(rank)
+                self._flush()
 
-    def _flush(self, rank: int) -> None:
-        records = self._outbox.pop(rank, None)
-        self._waiting_bytes.pop(rank, None)
-        if records:
-            self._post(rank, records[0] if len(records) == 1 else b"".join(records))
+    def _is_full(self) -> bool:
+        near, far = self._near, self._far
+        return bool((near is not None and near.held) or (far is not None and far.outbox))
 
-    def _post(self, rank: int, data: bytes) -> None:
-        self.sent += 1
-        request = self._isend([data, self._bytes], rank, _RECORDS)
-        if not request.Test():
-            self._sending.append((request, data))
+    def _flush(self) -> None:
+        if self._near is not None and self._near.held:
+            self._near.flush()
+        if self._far is not None and self._far.outbox:
+            self._far.flush()
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -134,11 +97,7 @@ class Transport:
             give_way()
             return False
         try:
-            if self._outbox:
-                self.flush()
-            found = self._receive(_LOOKS if sleep else 1)
-            if not found or len(self._sending) > _SENDING:
-                self._tidy()
+            found = self._move(_LOOKS if sleep else 1)
         finally:
             self._lock.release()
         if self._inbox:
@@ -152,11 +111,29 @@ class Transport:
             self._patience.rest()
         return found
 
-    def _tidy(self) -> None:
-        """Let go what has been sent, and tell MPI where the next large arrays go: while there is time."""
-        if self._sending:
-            self._sending = [pair for pair in self._sending if not pair[0].Test()]
-        self._incoming.expect()
+    def _move(self, looks: int) -> bool:
+        near, far = self._near, self._far
+        found = False
+        if near is not None:
+            found = self._from_near(near, looks)
+        if far is not None:
+            self._flush()
+            found |= far.receive(self._inbox, 1 if found else looks)
+            if not found or len(far.sending) > _SENDING:
+                far.tidy()
+        return found
+
+    def _from_near(self, near: Near, looks: int) -> bool:
+        if near.held:
+            near.flush()
+        try:
+            found = near.receive(self._inbox, looks)
+        except PeerError as error:
+            self.fail(error)
+            return False
+        if not found:
+            near.tidy()
+        return found
 
     def _dispatch(self) -> None:
         """Take what has arrived to its handlers, in order; another thread that does so already does it for this one."""
@@ -178,78 +155,31 @@ class Transport:
             self.handlers[kind] = handler
             self._inbox.extendleft(reversed(self._early.pop(kind, [])))
 
-    def _receive(self, looks: int) -> bool:
-        """Take in what has arrived, and tell whether anything has; look so many times."""
-        if self._next is None:
-            return False
-        found = False
-        is_there, status = self._next.Test, self._status
-        while looks:
-            if is_there(status):
-                self._take()
-                found = True
-            elif self._arriving:
-                found |= self._take_large()
-                looks -= 1
-            elif found:
-                return True
-            else:
-                looks -= 1
-        return found
-
-    def _take(self) -> None:
-        data, source = self._room[: self._status.count], self._status.source
-        self._next.Start()
-        self.received += 1
-        for record in unpack(data):
-            if record.flags & LARGE:
-                request, record.array = self._incoming.take(source, record.tag, *record.array)
-                if self._arriving or not request.Test():
-                    self._arriving.append((request, source, record))
-                    continue
-            self._inbox.append((source, record))
-
-    def _into(self, memory: np.ndarray, source: int, tag: int) -> Any:
-        return self._irecv([memory, self._bytes], source, tag)
-
-    def _take_large(self) -> bool:
-        """Take in the large arrays whose bytes are all there, and tell whether there are any."""
-        waiting = []
-        for request, source, record in self._arriving:
-            if request.Test():
-                self._inbox.append((source, record))
-            else:
-                waiting.append((request, source, record))
-        before, self._arriving = len(self._arriving), waiting
-        return len(waiting) < before
-
-    def _close(self) -> None:
-        """Take nothing in any more: MPI must not end while it waits for messages."""
-        with self._lock:
-            self._next.Cancel()
-            self._next.Wait()
-            self._next = None
-            self._incoming.close()
-
     def fail(self, error: PeerError) -> None:
         """Make every later call raise, and every wait end."""
         self.failure = self.failure or error
 
     def is_receiving(self) -> bool:
         """Tell whether the bytes of a large array are on their way here."""
-        return bool(self._arriving)
+        return self._far is not None and bool(self._far.arriving)
 
     def drain(self, seconds: float) -> None:
         """Let what is being sent go out, for at most so long."""
         end = time.monotonic() + seconds
-        self.flush()
-        while self._sending and time.monotonic() < end:
-            with self._lock:
-                self._tidy()
+        while not self._is_out() and time.monotonic() < end:
             give_way()
 
+    def _is_out(self) -> bool:
+        """Tell whether everything has gone out."""
+        with self._lock:
+            self._flush()
+            near = self._near is None or self._near.tidy()
+            return (self._far is None or self._far.tidy()) and near
 
-def _mpi() -> Any:
-    from mpi4py import MPI
-
-    return MPI
+    def _close(self) -> None:
+        with self._lock:
+            if self._far is not None:
+                self._far.close()
+                self._far = None
+            if self._near is not None:
+                self._near.close(config.mpi_timeout)

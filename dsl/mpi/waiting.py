@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
@@ -66,7 +67,7 @@ class Waits:
         self.reports: dict[int, _Report] = {}
         self.ended: dict[int, str] = {}
         self.news: MismatchError | None = None
-        self.last: Call | None = None
+        self.last: object = None
         self._count = 0
         for kind, handle in ((WAITING, self._waiting), (ENDED, self._over), (STUCK, self._stuck)):
             transport.handle(kind, handle)
@@ -142,17 +143,20 @@ class Waits:
             if rank in self.ended:
                 self.fail(f"rank {rank} has ended", call)
 
-    def fail(self, why: str, call: Call) -> NoReturn:
-        """Raise a MismatchError here and on all ranks that wait."""
-        text = f"{why}\n{self.describe(call)}"
+    def fail(
+        self, why: str, call: Call, told: Mapping[int, str] = MappingProxyType({})
+    ) -> NoReturn:
+        """Raise a MismatchError here and on all ranks that wait; `told` says what some ranks did that this is about."""
+        text = f"{why}\n{self.describe(call, told)}"
         self._send(STUCK, 0, text)
         raise _mismatch(text, call.where)
 
-    def describe(self, call: Call) -> str:
-        """Say what each rank waits for, as far as is known."""
+    def describe(self, call: Call, told: Mapping[int, str] = MappingProxyType({})) -> str:
+        """Say what each rank waits for, as far as is known, or was told."""
         lines = {self.transport.rank: str(call)}
         lines |= {rank: report.text for rank, report in self.reports.items()}
         lines |= {rank: f"has ended, after {text}" for rank, text in self.ended.items()}
+        lines |= told
         for rank in self.others:
             lines.setdefault(rank, "waits for nobody; it computes, or is stuck elsewhere")
         return "\n".join(f"  rank {rank}: {lines[rank]}" for rank in sorted(lines))
@@ -169,10 +173,6 @@ class Waits:
         before, number = self.reports.get(source), record.numbers[0]
         times = before.times + 1 if before is not None and before.number == number else 1
         self.reports[source] = _Report(number, _text(record), times, time.monotonic())
-
-    def note(self, rank: int, text: str) -> None:
-        """Remember what another rank does."""
-        self.reports[rank] = _Report(0, text, 0, 0.0)
 
     def _over(self, source: int, record: Record) -> None:
         self.ended[source] = _text(record)

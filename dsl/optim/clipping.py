@@ -13,6 +13,7 @@ from dsl import numpy as dnp
 from dsl.errors import UnsupportedError
 from dsl.frontend.scopes import here
 from dsl.optim.leaves import as_dtype, flatten_gradients, map_gradients
+from dsl.optim.ranges import check_number
 from dsl.optim.rows import Rows
 
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
@@ -35,6 +36,7 @@ def clip_by_norm(grads: Any, max_norm: Any) -> Any:
     >>> clip_by_norm({"w": np.array([3.0, 4.0]), "b": np.array([1.0])}, 2.5)
     {'w': array([1.5, 2. ]), 'b': array([1.])}
     """
+    _check_norm("clip_by_norm", max_norm)
     return map_gradients(lambda g: g * _factor(np.sqrt(_squares(g)), max_norm, g.dtype), grads)
 
 
@@ -57,6 +59,7 @@ def clip_by_global_norm(grads: Any, max_norm: Any) -> Any:
     >>> clip_by_global_norm([np.array([3.0]), np.array([4.0])], 2.5)
     [array([1.5]), array([2.])]
     """
+    _check_norm("clip_by_global_norm", max_norm)
     norm = global_norm(grads)
     return map_gradients(lambda g: g * _factor(norm, max_norm, g.dtype), grads)
 
@@ -69,6 +72,12 @@ def global_norm(grads: Any) -> Any:
     """
     leaves, _ = flatten_gradients(grads)
     return np.sqrt(sum(_squares(g.summed().values if isinstance(g, Rows) else g) for g in leaves))
+
+
+def _check_norm(owner: str, max_norm: Any) -> None:
+    if isinstance(max_norm, (int, float, str)) or max_norm is None:
+        remedy = f"the order of arguments is {owner}(grads, max_norm)"
+        check_number(owner, "max_norm", max_norm, remedy)
 
 
 def _squares(x: Any) -> Any:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dsl import numpy as dnp
 from dsl.compile import Compiled
-from dsl.errors import ConfigError, GradientError, UnsupportedError
+from dsl.errors import GradientError, UnsupportedError
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import here
 from dsl.frontend.traced import Traced
@@ -33,6 +33,7 @@ from dsl.optim.leaves import (
     match,
     with_paths,
 )
+from dsl.optim.ranges import check_numbers
 from dsl.optim.rows import Rows
 from dsl.optim.schedules import rate_at
 from dsl.transforms.gradients import value_and_grad
@@ -41,17 +42,6 @@ __all__ = ["Decaying", "Optimizer", "Slots", "State"]
 
 Slots = dict[str, Any]
 """The slots of one parameter by name."""
-
-_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(
-        ("learning_rate", "momentum", "epsilon", "l1", "l2", "l2_shrinkage", "weight_decay"),
-        ("at least 0", lambda x: x >= 0),
-    ),
-    **dict.fromkeys(("decay", "rho"), ("between 0 and 1", lambda x: 0 <= x <= 1)),
-    **dict.fromkeys(("beta1", "beta2"), ("at least 0 and below 1", lambda x: 0 <= x < 1)),
-    "initial_accumulator_value": ("above 0", lambda x: x > 0),
-    "learning_rate_power": ("at most 0", lambda x: x <= 0),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +73,7 @@ class Optimizer(ABC):
     learning_rate: Any
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, (np.floating, np.integer)):
-                value = value.item()
-                object.__setattr__(self, item.name, value)
-            _check_number(type(self).__name__, item.name, value)
+        check_numbers(self)
 
     # -- what an optimiser is ---------------------------------------------------------------------------------------
 
@@ -280,11 +265,3 @@ class Decaying(Optimizer):
     def shrunk(self, p: Any, rate: Any) -> Any:
         """Return the parameter to subtract a step from."""
         return p if is_zero(self.weight_decay) else p - rate * self.weight_decay * p
-
-
-def _check_number(owner: str, name: str, value: Any) -> None:
-    if isinstance(value, Traced) or (name == "learning_rate" and callable(value)):
-        return
-    wanted, holds = _RANGES.get(name, ("True or False", lambda x: isinstance(x, bool)))
-    if not isinstance(value, (int, float)) or not holds(value):
-        raise ConfigError(f"{owner}: {name} must be {wanted}, got {value!r}", location=here())

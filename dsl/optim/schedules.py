@@ -7,6 +7,7 @@ stand where a schedule may; inside compiled functions the step is a traced integ
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from dsl.errors import ConfigError
 from dsl.frontend.runtime import call
+from dsl.frontend.scopes import here
+from dsl.optim.ranges import check_number, check_numbers
 
 __all__ = [
     "constant", "cosine_decay", "exponential_decay", "inverse_time_decay", "linear_warmup", "natural_exp_decay",
@@ -26,8 +29,15 @@ def rate_at(rate: Any, step: Any) -> Any:
     return call(rate, step) if callable(rate) else rate
 
 
+class _Schedule:
+    """What all schedules do with their numbers: refuse those that make no sense when they are given, not at the first update."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
 @dataclass(frozen=True)
-class constant:
+class constant(_Schedule):
     """Always `rate`.
 
     >>> constant(0.1)(7)
@@ -41,7 +51,7 @@ class constant:
 
 
 @dataclass(frozen=True)
-class _Decay:
+class _Decay(_Schedule):
     rate: float
     decay_steps: float
     decay_rate: float
@@ -90,7 +100,7 @@ class inverse_time_decay(_Decay):
 
 
 @dataclass(frozen=True)
-class polynomial_decay:
+class polynomial_decay(_Schedule):
     """`(rate - end_rate) * (1 - min(step, decay_steps) / decay_steps) ** power + end_rate`.
 
     With `cycle`, `decay_steps` is multiplied by the least whole number that makes it reach `step`.
@@ -114,7 +124,7 @@ class polynomial_decay:
 
 
 @dataclass(frozen=True)
-class cosine_decay:
+class cosine_decay(_Schedule):
     """`rate * ((1 - alpha) * (1 + cos(pi * min(step, decay_steps) / decay_steps)) / 2 + alpha)`.
 
     >>> float(cosine_decay(1.0, 10)(10))
@@ -142,8 +152,8 @@ class piecewise_constant:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "boundaries", tuple(self.boundaries))
-        object.__setattr__(self, "values", tuple(self.values))
+        for name in ("boundaries", "values"):
+            object.__setattr__(self, name, self._numbers(name))
         if len(self.values) != len(self.boundaries) + 1:
             raise ConfigError(
                 f"piecewise_constant has {len(self.boundaries)} boundaries and {len(self.values)} values",
@@ -151,6 +161,18 @@ class piecewise_constant:
             )
         if list(self.boundaries) != sorted(self.boundaries):
             raise ConfigError(f"the boundaries must increase, got {self.boundaries}")
+
+    def _numbers(self, name: str) -> tuple[float, ...]:
+        given = getattr(self, name)
+        if not isinstance(given, Iterable) or isinstance(given, str):
+            raise ConfigError(
+                f"piecewise_constant: {name} must be a list of numbers, got {given!r}",
+                location=here(),
+            )
+        numbers = tuple(x.item() if isinstance(x, np.generic) else x for x in given)
+        for number in numbers:
+            check_number("piecewise_constant", name, number)
+        return numbers
 
     def __call__(self, step: Any) -> Any:
         rate: Any = self.values[-1]
@@ -160,7 +182,7 @@ class piecewise_constant:
 
 
 @dataclass(frozen=True)
-class linear_warmup:
+class linear_warmup(_Schedule):
     """In `steps` equal steps from `start` to the first rate of `then`, a number or a schedule, and on from there.
 
     `then` counts its steps from the end of the warm-up.

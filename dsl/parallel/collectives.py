@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import ConfigError, DslError, UnsupportedError
+from dsl.errors import ConfigError, DeviceError, DslError, UnsupportedError
+from dsl.executor.shared_memory import native_code
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.signature import is_on_device
 from dsl.frontend.traced import Traced, as_dim, fresh, lift, read, supported_dtype, wrap
 from dsl.frontend.trees import flatten, unflatten
+from dsl.ir import shared_memory
 from dsl.ir.communicator import (
     NOBODY,
     REDUCTIONS,
@@ -48,6 +50,7 @@ def _made() -> Communicator:
 
 
 provide(_made)
+shared_memory.provide(native_code)
 
 
 def rank() -> int:
@@ -70,6 +73,10 @@ def allreduce(x: Any, op: str = "sum") -> Any:
     >>> allreduce(np.array([1.0, 2.0]))  # of one rank
     array([1., 2.])
     """
+    if type(x) is np.ndarray and current_trace() is None:
+        found = communicator().all_reduce_now(x, op, here)
+        if found is not NotImplemented:
+            return found
     return _each(x, "all_reduce", how=op)
 
 
@@ -184,8 +191,14 @@ def _standin(result: Remote, rank: int) -> Any:
     found, there = result.type, DeviceName.parse(result.device).rank
     if there != rank or not isinstance(found, TensorType):
         return result.refuse()
-    sizes = tuple(n for n in found.shape if isinstance(n, int))
-    return np.zeros(sizes, found.dtype) if len(sizes) == len(found.shape) else result.refuse()
+    if not found.is_static():
+        raise DeviceError(
+            f"this result ({found}) is on {result.device}, and so is its size",
+            location=here(),
+            remedy="have all ranks broadcast its shape first, and here pass an array of that shape in its place; or compute it "
+            "under `dsl.device` of this rank",
+        )
+    return np.zeros(found.shape, found.dtype)
 
 
 # -- how --------------------------------------------------------------------------------------------------------------

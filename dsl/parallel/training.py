@@ -88,10 +88,10 @@ class DataParallel:
         value, grads = fn(params, *batch, **options)
         value, aux = value if self.has_aux else (value, None)
         rows = _rows(batch)
-        facts = {"loss": lift(value).astype(np.float64), "rows": float(rows or 0)}
+        facts = {"loss": lift(value).astype(np.float64), **_moments(rows or 0)}
         means, grads = reduce_gradients((facts, grads), "mean", self.bucket_bytes)
         if rows is not None and size() > 1:
-            _check_rows(means["rows"], rows)
+            _check_rows(means, rows)
         grads = grads if self.clip is None else call(self.clip, grads)
         loss = means["loss"].astype(lift(value).dtype) if size() > 1 else value
         return (loss, aux) if self.has_aux else loss, *self.optimizer.update(grads, state, params)
@@ -130,10 +130,23 @@ def _rows(batch: Any) -> Any:
     return None
 
 
-def _check_rows(mean: Any, rows: Any) -> None:
-    """Have the step raise if the ranks' shards differ in size: then a mean of means is not the mean."""
+_DIGIT = 2**20
+
+
+def _moments(rows: Any) -> dict[str, Any]:
+    """Return numbers whose means over the ranks say whether all have as many rows: digits and their squares, both exact."""
+    digits = [rows % _DIGIT, rows // _DIGIT]
+    return {
+        "rows": [np.float64(1) * d for d in digits],
+        "squares": [np.float64(1) * d * d for d in digits],
+    }
+
+
+def _check_rows(means: Any, rows: Any) -> None:
+    """Have the step raise, on all ranks, if their shards differ in size: then a mean of means is not the mean."""
     message = "the shards of this batch differ in size: {0} rows here, {1} on average"
-    alike = lift(mean == rows)
+    (low, high), squares = means["rows"], means["squares"]
+    alike = lift((squares[0] == low * low) & (squares[1] == high * high))
     attrs = {"message": message, "error": known_error(MismatchError)}
-    operands = [read(alike), read(lift(rows)), read(lift(mean))]
+    operands = [read(alike), read(lift(rows)), read(lift(low + high * _DIGIT))]
     current_scope().node("assert", operands, attrs)

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import VerifyError
-from dsl.ir.checks.frames import ROOT, Frames
+from dsl.ir.checks.frames import ROOT, Frames, most_iterations
 from dsl.ir.devices import DeviceName
 from dsl.ir.graph import Graph, Literal, Node, Value
 from dsl.ir.parts import Part, Partition, Source, node_names
@@ -198,11 +198,9 @@ class _Cut:
 
     def _bound(self, frame: str) -> dict[str, Any]:
         """Return the bound on parallel iterations that the enters of a frame state."""
-        for node in self.graph.nodes:
-            if node.op.name == "enter" and node.attrs["frame"] == frame:
-                name = "parallel_iterations"
-                return {name: node.attrs[name]} if name in node.attrs else {}
-        return {}
+        enters = [n for n in self.graph.nodes if n.op.name == "enter" and n.attrs["frame"] == frame]
+        most = most_iterations(enters, 0)
+        return {"parallel_iterations": most} if most else {}
 
     def _close_driver(self, frame: str, site: _Site) -> None:
         cond, driver = self.conds[frame], site.drivers[frame]

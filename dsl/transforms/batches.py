@@ -20,7 +20,7 @@ from dsl.ir.ops.rules import differ
 from dsl.ir.types import TensorType
 from dsl.transforms.inner import Inner, Leaf, Stand, compiled, is_number, trace_inner, with_contents
 
-__all__ = ["for_all", "vmap"]
+__all__ = ["REFUSALS", "batched_by", "for_all", "vmap"]
 
 Axes = Any  # an int, None, or a tree of them that is a prefix of the arguments' or results'
 
@@ -30,7 +30,8 @@ def vmap(fn: Any, in_axes: Axes = 0, out_axes: Axes = 0) -> Compiled[Any, Any]:
 
     `in_axes` says which axis: an int for all arguments, or a tuple with an int, a tree of ints, or None for an argument that
     all items share. `out_axes` says where the axis is in the results. Control flow may differ from item to item. Keyword
-    arguments are taken along axis 0.
+    arguments are taken along axis 0. What the function does that depends on no item, such as printing a constant or taking
+    from a queue, happens once, for all items.
 
     >>> import numpy as np
     >>> vmap(np.dot, in_axes=(0, None))(np.eye(2), np.array([3.0, 4.0]))
@@ -97,28 +98,31 @@ def for_all(
 ) -> tuple[list[Value], list[bool]]:
     """Run a graph for all items at once or, where that cannot be, for one after the other."""
     try:
-        return _emitted(batch, graph, builder, args, batched, size)
-    except (UnsupportedError, UnknownSizeError) as reason:
+        whole, given, flags = batched_by(batch, graph, builder, args, batched, size)
+    except REFUSALS as reason:
         try:
-            return _emitted(batch_one_by_one, graph, builder, args, batched, size)
-        except (UnsupportedError, UnknownSizeError):
+            whole, given, flags = batched_by(batch_one_by_one, graph, builder, args, batched, size)
+        except REFUSALS:
             raise reason from None
+    return inline(builder, whole, given), flags
 
 
-def _emitted(
+REFUSALS = (UnsupportedError, UnknownSizeError)
+
+
+def batched_by(
     way: Any,
     graph: Graph,
     builder: Builder,
     args: Sequence[Value],
     batched: Sequence[bool],
     size: DimLike,
-) -> tuple[list[Value], list[bool]]:
-    """Batch in a region of its own first, so that an attempt which fails leaves nothing behind."""
+) -> tuple[Graph, list[Value], list[bool]]:
+    """Batch in a region of its own first, so that an attempt which fails leaves nothing behind; return it to be inlined."""
     region = Region(graph.name, builder)
     params = [region.param(value.type) for value in args]
     found, flags = way(graph, region, params, batched, size)
-    whole = region.graph(params, found)
-    return inline(builder, whole, [*args, *region.captured]), flags
+    return region.graph(params, found), [*args, *region.captured], flags
 
 
 def _without(leaf: Leaf, axis: int, size: list[DimLike]) -> TensorType:

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import functools
 import inspect
+import string
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from dsl.autodiff.region import inline
 from dsl.compile import Compiled
 from dsl.errors import UnsupportedError
 from dsl.frontend.leaves import BranchRaise, info_of
-from dsl.frontend.regions import discard, region_of
+from dsl.frontend.regions import discard, emit_raise, region_of
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here
 from dsl.frontend.state import (
+    Undefined,
     change_contents,
+    held_by,
     is_numeric,
     open_attribute,
     put_back,
@@ -231,12 +235,33 @@ def trace_inner(
             storage.outside = True  # a function that calls this one may go on to read it
             handles[k] = Traced(storage, (), seen.kind)
         inner_args, inner_kwargs = unflatten(structure, handles)
+        raised: BaseException | None = None
         try:
             result = call(fn, *inner_args, **inner_kwargs)
         except BranchRaise as signal:
-            raise signal.error from None
+            raised, result = signal.error, tuple(getattr(signal.error, "dsl_values", ()))
         made = _finish(scope, leading, leaves, result)
+    if raised is not None:
+        _raise_outside(raised, made, stands is not None)
     return _reading_outside(made) if trace.is_graph else made
+
+
+def _raise_outside(error: BaseException, inner: Inner, of_items: bool) -> NoReturn:
+    """Raise what a function always raises where it is called, with the values that its message shows."""
+    values = inner.tree_of_types()
+    if not values:
+        raise error from None
+    trace = current_trace()
+    assert trace is not None
+    if of_items or trace.is_graph:  # which of them, or what it is, is not known
+        parts = string.Formatter().parse(str(error))
+        text = "".join(part + ("" if value is None else "…") for part, value, *_ in parts)
+        raise type(error)(text) from None
+    error.dsl_values = inner.tree(inline(current_scope(), inner.graph, inner.args))  # type: ignore[attr-defined]
+    outermost = len(trace.scopes) == 1
+    if outermost:
+        emit_raise(error)
+    raise BranchRaise(error, emitted=outermost)
 
 
 def _reading_outside(inner: Inner) -> Inner:
@@ -265,7 +290,9 @@ def _leaf(leaf: Any, path: str) -> Leaf:
 def _finish(scope: Scope, leading: list[Value], leaves: list[Leaf], result: Any) -> Inner:
     values: list[Value] = []
     structure, places, kinds = _take_apart(result, values)
-    changed = [(item, getattr(*item[:2])) for item in scope.attributes.values()]
+    held = [(item, held_by(*item[:2])) for item in scope.attributes.values()]
+    # An attribute without a value is that of an object which was made inside, and is no more.
+    changed = [(item, tree) for item, tree in held if not isinstance(tree, Undefined)]
     attributes = [(*item, *_take_apart(tree, values)) for item, tree in changed]
     for attribute in scope.attributes.values():
         put_back(scope, *attribute)

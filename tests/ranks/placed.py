@@ -84,6 +84,23 @@ def check_results_can_be_shared() -> None:
             parallel.broadcast(tree, 0)
 
 
+def check_a_result_of_a_size_that_one_rank_knows() -> None:
+    """The others have to be told the size; what they get says so, not to do what they did."""
+
+    @dsl.jit
+    def positive(x):
+        with dsl.device("/rank:1/cpu:0"):
+            return x[x > 0]
+
+    found = positive(np.array([1.0, -1.0, 2.0]))
+    if RANK != 1:
+        with pytest.raises(DeviceError, match=r"so is its size\n(.|\n)*broadcast its shape first"):
+            parallel.broadcast(found, 1)
+    (size,) = parallel.broadcast(np.array(found.shape if RANK == 1 else [0]), 1)
+    whole = parallel.broadcast(found if RANK == 1 else np.zeros(size), 1)
+    np.testing.assert_array_equal(whole, [1.0, 2.0])
+
+
 def check_collectives_are_refused() -> None:
     """One rank would run it, and wait for the others for ever."""
 
@@ -130,6 +147,7 @@ def check_mismatch() -> None:
 if __name__ == "__main__":
     check_results()
     check_results_can_be_shared()
+    check_a_result_of_a_size_that_one_rank_knows()
     check_errors()
     check_mismatch()
     check_collectives_are_refused()

@@ -82,6 +82,9 @@ def different_shards_are_refused() -> None:
     w, state = training.init(np.zeros(2))
     with refused("differ in size"):
         training.step(w, state, np.ones((2 + (RANK == 0), 2)))
+    with refused("differ in size"):  # also those that have as many rows as ranks have on average
+        training.step(w, state, np.ones((3 + (RANK == 0) - (RANK == SIZE - 1), 2)))
+    training.step(w, state, np.ones((3, 2)))
 
 
 def refused(words: str) -> AbstractContextManager[object]:

@@ -94,6 +94,13 @@ def _places(a: Batching, start: Value, length: DimLike, step: int, dim: DimLike)
 # -- order --------------------------------------------------------------------------------------------------------
 
 
+@batches("nth_element")
+def nth_element(a: Batching, node: Node, inputs: Values, batched: Flags, size: DimLike) -> Outputs:
+    if batched[1]:
+        return one_by_one(a, node, inputs, batched, size)
+    return whole(a.nth_element(*inputs, axis=node.attrs["axis"] + 1))
+
+
 @batches("searchsorted")
 def searchsorted(a: Batching, node: Node, inputs: Values, batched: Flags, size: DimLike) -> Outputs:
     if batched[0]:

@@ -43,7 +43,7 @@ def emit_cond(region: Region, node: ir.Node) -> None:
             for k, value in enumerate(node.outputs):
                 home = homes.get(value)
                 if home is not None:
-                    inner.wanted.setdefault(graph.results[k], home)
+                    inner.want(graph.results[k], home)
             inner.run()
             _leave(region, inner, node, graph, homes, scalars, sizes)
 
@@ -62,7 +62,7 @@ def emit_cond(region: Region, node: ir.Node) -> None:
 
 def _enter(region: Region, graph: ir.Graph, given: list[Any]) -> Region:
     """Start a branch: an operand that dies with it may be overwritten by the last param that stands for it."""
-    inner = type(region)(region.program, graph, region.symbols)
+    inner = region.inner(graph)
     operands = _operands(region)
     for param, value in zip(graph.params, given, strict=True):
         if not isinstance(value, Placed):
@@ -156,6 +156,10 @@ def _leave(
     results = dict(zip(node.outputs, graph.results, strict=True))
     outer.assign(scalars, {v: inner.register(results[v]) for v in scalars})
     moves = []
+    for (
+        home
+    ) in homes.values():  # what is saved on the way must not go to where something else belongs
+        inner.program.take(home)
     for value, home in homes.items():
         result = results[value]
         source = settled(inner, result)
@@ -177,6 +181,5 @@ def _bind_result(
         dim = value.shape[axis] if owner is value else None
         if owner is value and isinstance(dim, Dim) and symbols_of(dim) == [dim]:
             region.symbols[dim] = variable.get()
-    if home in region.program.free:
-        region.program.free.remove(home)
+    region.program.take(home)
     region.bind(value, region.in_slot(home, value))

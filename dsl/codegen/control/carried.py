@@ -128,8 +128,7 @@ class Loop:
         for item in self.carried:
             if item.home is not None:
                 item.home.users = set()
-                if item.home in region.program.free:
-                    region.program.free.remove(item.home)
+                region.program.take(item.home)
         is_body = graph is self.body
         given: list[Any] = list(first)
         for item in self.carried:
@@ -138,7 +137,7 @@ class Loop:
             else:
                 given.append((item, is_body))
         given.extend(self.fixed)
-        inner = type(region)(region.program, graph, region.symbols)
+        inner = region.inner(graph)
         inner.loop = self if is_body else None
         self.inform(inner, graph)
         for param, value in zip(graph.params, given, strict=True):
@@ -302,10 +301,9 @@ class Loop:
         self, inner: Region, arrays: list[Carried], sources: dict[Carried, Placed]
     ) -> tuple[dict[Slot, Slot], list[tuple[Placed, Placed, ir.Value]]]:
         """Decide which slots exchange memory and which values are copied."""
-        homes = {item.home for item in arrays}
+        homes = {item.home for item in arrays if item.home is not None}
         for slot in homes:  # what is saved on the way must not go to where something else belongs
-            if slot in inner.program.free:
-                inner.program.free.remove(slot)
+            inner.program.take(slot)
         wanted: dict[Slot, Slot] = {}
         moved = []
         for item in arrays:
@@ -367,8 +365,7 @@ class Loop:
                 region.registers[output] = read(item.variables)
                 continue
             item.home.users = set()
-            if item.home in region.program.free:
-                region.program.free.remove(item.home)
+            region.program.take(item.home)
             axes = sorted(item.sizes)
             region.bind_symbols(
                 tuple(output.shape[a] for a in axes), [item.sizes[a].get() for a in axes]

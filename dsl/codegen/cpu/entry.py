@@ -1,8 +1,9 @@
 """Compiled programs as Python functions: what a program expects and returns, and the built-in function made of that.
 
 In: the address of a program, `i64 program(ptr frame, ptr context)`, and an `EntrySpec`. Out: a built-in function that takes
-the arguments by position. It returns NotImplemented, with nothing done, unless each argument is what the spec says, down
-to dtype object, shape and strides; so several entries can be tried in turn, and what no entry takes goes a slower way.
+the arguments by position or, with a signature, as Python does. It returns NotImplemented, with nothing done, unless each
+argument is what the spec says, down to dtype object, shape and strides; so several entries can be tried in turn, and
+what no entry takes goes a slower way, which also knows what to say about a call that does not fit the signature.
 
 The frame is an array of 64-bit words. First come the parameters in order, then the results:
 
@@ -16,7 +17,7 @@ The frame is an array of 64-bit words. First come the parameters in order, then 
 | --- | --- |
 | array of rank r > 0 | address of a block from `dsl_alloc`, which the entry takes over; r dims |
 | array of rank 0, or number | 2: its bytes as in memory, at the start |
-| argument, constant, or an earlier result again | none |
+| argument, constant, an earlier result again, or a view of one of those | none |
 
 The words of results are 0 at first. `EntrySpec.param_words` and `.result_words` give where each starts. The context is
 described in `entry_code`.
@@ -26,226 +27,45 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NoReturn, TypeGuard
+from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 
 from dsl.codegen.cpu import entry_layout as layout
+from dsl.codegen.cpu.builtin import FASTCALL, KEYWORDS, Method, new_builtin
+from dsl.codegen.cpu.entry_parts import (
+    Argument,
+    ArrayParam,
+    ArrayResult,
+    Constant,
+    Earlier,
+    NumberParam,
+    NumberResult,
+    Param,
+    Place,
+    Result,
+    SameParam,
+    ScalarResult,
+    StaticParam,
+    View,
+    number_symbols,
+)  # fmt: skip
 from dsl.errors import InternalError
-from dsl.ir.dims import Dim, lower_bound
 
 __all__ = [
     "SLOW", "Argument", "ArrayParam", "ArrayResult", "Constant", "Earlier", "EntrySpec", "NumberParam", "NumberResult",
-    "Param", "Result", "ScalarResult", "StaticParam", "hits", "make_entry",
+    "Param", "Place", "Result", "SameParam", "ScalarResult", "StaticParam", "View", "hits", "make_entry",
 ]  # fmt: skip
-
-DType = np.dtype[Any]
-Number = Literal["int", "float", "complex", "bool"]
 
 SLOW: Final = ctypes.c_int64(0)
 """While this is not 0, every entry returns NotImplemented at once."""
 
-_ALIGNED, _WRITEABLE, _C_CONTIGUOUS = 0x100, 0x400, 0x1
 _MOST_WORDS = 1 << 15  # a frame is on the stack
-
-_NUMBERS: Final[
-    dict[str, tuple[type, int, int, int]]
-] = {  # type, kind of parameter, bytes, kind of result
-    "int": (int, layout.INT, 8, layout.NEW_INT),
-    "float": (float, layout.VALUE, 8, layout.NEW_FLOAT),
-    "complex": (complex, layout.VALUE, 16, layout.NEW_COMPLEX),
-    "bool": (bool, layout.BOOL, 8, layout.NEW_BOOL),
-}
-
-
-class _Part:
-    """What a parameter or a result is; compares by class and fields.
-
-    Not a dataclass: to make nine of those took 6 ms of every first call, a seventh of it with code from disk.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and vars(other) == vars(self)
-
-    def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({fields})"
-
-
-# --- Parameters ----------------------------------------------------------------------------------
-
-
-class ArrayParam(_Part):
-    """An aligned ndarray, of no subclass.
-
-    A dim is a number, or the name of a symbol: any extent from 2 up, the same wherever the symbol stands; a `Dim` says
-    itself whether it may be 0 or 1. `strides` are "contiguous" in C order, "any" whole numbers of elements, or exact
-    bytes. A `written` array is writeable and shares no memory with other arguments. Arguments are different objects,
-    except for one that is to be the `same_as` an earlier one.
-    """
-
-    def __init__(
-        self,
-        dtype: DType,
-        dims: tuple[int | Hashable, ...],
-        strides: Literal["contiguous", "any"] | tuple[int, ...] = "contiguous",
-        written: bool = False,
-        same_as: int | None = None,
-    ) -> None:
-        self.dtype, self.dims, self.strides = dtype, dims, strides
-        self.written, self.same_as = written, same_as
-
-    @property
-    def words(self) -> int:
-        return 1 + 2 * len(self.dims)
-
-    def record(self, index: int, symbols: dict[Hashable, int]) -> list[int]:
-        modes = {"contiguous": layout.CONTIGUOUS, "any": layout.ANY}
-        mode = modes[self.strides] if isinstance(self.strides, str) else layout.EXACT
-        flags = _ALIGNED | _WRITEABLE * self.written | _C_CONTIGUOUS * (mode == layout.CONTIGUOUS)
-        root = index if self.same_as is None else self.same_as
-        dims = [_code(d, symbols) for d in self.dims]
-        strides = list(self.strides) if mode == layout.EXACT else [0] * len(dims)
-        return _record(
-            layout.PARAM, self.words, [*dims, *strides], kind=layout.ARRAY, type=id(np.ndarray),
-            descr=id(_canonical(self.dtype)), array_flags=flags, rank=len(dims), strides=mode,
-            itemsize=self.dtype.itemsize, written=int(self.written), root=root,
-        )  # fmt: skip
-
-
-class NumberParam(_Part):
-    """A Python number of exactly that type (an int must fit 64 bits), or a NumPy scalar of a dtype."""
-
-    words = 2
-
-    def __init__(self, type: Number | DType) -> None:
-        self.type = type
-
-    def record(self, index: int, symbols: dict[Hashable, int]) -> list[int]:
-        if isinstance(self.type, np.dtype):
-            kind, size, python = layout.VALUE, self.type.itemsize, self.type.type
-        else:
-            python, kind, size, _ = _NUMBERS[self.type]
-        return _record(layout.PARAM, self.words, kind=kind, type=id(python), itemsize=size)
-
-
-class StaticParam(_Part):
-    """This very object."""
-
-    words = 0
-
-    def __init__(self, object: object) -> None:
-        self.object = object
-
-    def record(self, index: int, symbols: dict[Hashable, int]) -> list[int]:
-        return _record(layout.PARAM, self.words, kind=layout.STATIC, type=id(self.object))
-
-
-class SameParam(_Part):
-    """The same array as the argument of that number, which comes before."""
-
-    words = 0
-
-    def __init__(self, argument: int) -> None:
-        self.argument = argument
-
-    def record(self, index: int, symbols: dict[Hashable, int]) -> list[int]:
-        return _record(
-            layout.PARAM, self.words, kind=layout.SAME, type=id(np.ndarray), root=self.argument
-        )
-
-
-Param = ArrayParam | NumberParam | StaticParam | SameParam
-
-
-# --- Results -------------------------------------------------------------------------------------
-
-
-class ArrayResult(_Part):
-    """A new array, contiguous in C order."""
-
-    def __init__(self, dtype: DType, rank: int) -> None:
-        self.dtype, self.rank = dtype, rank
-
-    @property
-    def words(self) -> int:
-        return 1 + self.rank if self.rank else 2
-
-    def record(self) -> list[int]:
-        descr = id(_canonical(self.dtype))
-        return _record(
-            layout.RESULT, self.words, kind=layout.NEW_ARRAY, object=descr, rank=self.rank
-        )
-
-
-class ScalarResult(_Part):
-    """A NumPy scalar."""
-
-    words = 2
-
-    def __init__(self, dtype: DType) -> None:
-        self.dtype = dtype
-
-    def record(self) -> list[int]:
-        descr = id(_canonical(self.dtype))
-        return _record(layout.RESULT, self.words, kind=layout.NEW_SCALAR, object=descr)
-
-
-class NumberResult(_Part):
-    """A Python number: the program stores an int64, a double, two doubles, or a byte that is 0 or 1."""
-
-    words = 2
-
-    def __init__(self, type: Number) -> None:
-        self.type = type
-
-    def record(self) -> list[int]:
-        return _record(layout.RESULT, self.words, kind=_NUMBERS[self.type][3])
-
-
-class Argument(_Part):
-    """The argument of that number itself."""
-
-    words = 0
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def record(self) -> list[int]:
-        return _record(layout.RESULT, self.words, kind=layout.ARGUMENT, index=self.index)
-
-
-class Earlier(_Part):
-    """The same object as the result of that number, which comes before."""
-
-    words = 0
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def record(self) -> list[int]:
-        return _record(layout.RESULT, self.words, kind=layout.EARLIER, index=self.index)
-
-
-class Constant(_Part):
-    """This very object, such as None."""
-
-    words = 0
-
-    def __init__(self, object: object) -> None:
-        self.object = object
-
-    def record(self) -> list[int]:
-        return _record(layout.RESULT, self.words, kind=layout.CONSTANT, object=id(self.object))
-
-
-Result = ArrayResult | ScalarResult | NumberResult | Argument | Earlier | Constant
 
 
 # --- Entries -------------------------------------------------------------------------------------
@@ -263,7 +83,8 @@ def _no_callback(number: int, address: int) -> NoReturn:
 class EntrySpec:
     """What a program takes and returns, and how it is run.
 
-    `result` is "single" (there is one) or "tuple". `on_error(status, code, p0, …, p5)` is called for a status that is not
+    `result` is "single" (there is one) or "tuple"; the first results, as many as are `hidden`, are there for views of them
+    alone. `on_error(status, code, p0, …, p5)` is called for a status that is not
     0, unless a Python exception is set, and raises; what it returns is returned. `finish(arguments, results)`, both
     tuples, makes the value to return. `callback(id, address)` is what `dsl_python` calls; it returns an int that is not
     negative, or None. With `release_gil` the program runs without the GIL; otherwise it may call `dsl_release(context)`.
@@ -282,6 +103,9 @@ class EntrySpec:
     """Called with arguments that the spec does not take, instead of returning NotImplemented."""
     retry: Callable[..., object] | None = None
     """Called with the arguments if the program returns a status above 0, instead of `on_error`."""
+    signature: inspect.Signature | None = None
+    """How the arguments may be given: one for each parameter, none of them `*args` or `**kwargs`."""
+    hidden: int = 0
     keep: object = field(default=None, repr=False)
     """Something to keep alive with the entry, such as the program's `Code`."""
 
@@ -299,6 +123,12 @@ class EntrySpec:
     def frame_words(self) -> int:
         """The length of the frame."""
         return _starts(self.results, self._results_at)[-1]
+
+    def word(self, place: Place) -> int:
+        """A word of the frame, counted from that of the first result."""
+        kind, index, word = place
+        starts = self.param_words if kind == "param" else self.result_words
+        return starts[index] + word - self._results_at
 
     @functools.cached_property
     def _results_at(self) -> int:
@@ -323,12 +153,13 @@ def make_entry(program: int, spec: EntrySpec) -> Callable[..., Any]:
     _check(spec)
     table = np.array(_table(program, spec), np.int64).view(_Table)
     table.spec = spec
-    return _new_builtin(table)
+    return new_builtin(_method(), table)
 
 
 def _check(spec: EntrySpec) -> None:
-    if spec.result == "single" and spec.finish is None and len(spec.results) != 1:
-        raise InternalError(f"a single result is expected, not {len(spec.results)}")
+    shown = len(spec.results) - spec.hidden
+    if spec.result == "single" and spec.finish is None and shown != 1:
+        raise InternalError(f"a single result is expected, not {shown}")
     if spec.frame_words > _MOST_WORDS:
         raise InternalError(
             f"a frame of {spec.frame_words} words; at most {_MOST_WORDS} are supported"
@@ -336,16 +167,11 @@ def _check(spec: EntrySpec) -> None:
 
 
 def _table(program: int, spec: EntrySpec) -> list[int]:
-    """Return the words of a table: head, records of parameters, records of results."""
-    symbols = _symbols(spec)
+    """Return the words of a table: head, records of parameters, records of results, names and defaults."""
+    symbols = number_symbols(spec.params)
     params = [word for i, p in enumerate(spec.params) for word in p.record(i, symbols)]
-    results = [word for r in spec.results for word in r.record()]
-    writes = any(isinstance(p, ArrayParam) and p.written for p in spec.params)
-    flags = (
-        layout.RELEASE_GIL * spec.release_gil
-        | layout.TUPLE * (spec.result == "tuple")
-        | layout.ALWAYS * spec.always
-    )
+    results = [word for r in spec.results for word in r.record(spec.word)]
+    names, defaults, positional = _accepted(spec)
     head = {
         "program": program,
         "params": len(spec.params),
@@ -353,81 +179,63 @@ def _table(program: int, spec: EntrySpec) -> list[int]:
         "frame": spec.frame_words,
         "results_at": spec._results_at,
         "symbols": len(symbols),
-        "flags": flags | layout.WRITES * writes,
+        "flags": _flags(spec),
         "on_error": id(spec.on_error),
-        "finish": id(spec.finish) if spec.finish is not None else 0,
+        "finish": _id(spec.finish),
         "callback": id(spec.callback),
-        "declined": id(spec.declined) if spec.declined is not None else 0,
-        "retry": id(spec.retry) if spec.retry is not None else 0,
+        "declined": _id(spec.declined),
+        "retry": _id(spec.retry),
         "hits": 0,
         "records": len(layout.HEAD) + len(params),
+        "hidden": spec.hidden,
+        "names": len(layout.HEAD) + len(params) + len(results),
+        "accepts": len(names),
+        "positional": positional,
+        "straight": len(spec.params) if positional == len(spec.params) else -1,
     }
-    return [*(head[name] for name in layout.HEAD), *params, *results]
+    known = [word for pair in zip(map(_id, names), defaults, strict=True) for word in pair]
+    return [*(head[name] for name in layout.HEAD), *params, *results, *known]
 
 
-def _symbols(spec: EntrySpec) -> dict[Hashable, int]:
-    """Number the symbols that stand in dims."""
-    arrays = [p for p in spec.params if isinstance(p, ArrayParam)]
-    names = dict.fromkeys(d for p in arrays for d in p.dims if not _is_number(d))
-    return {name: index for index, name in enumerate(names)}
+def _id(item: object | None) -> int:
+    return 0 if item is None else id(item)
 
 
-def _code(dim: Hashable, symbols: dict[Hashable, int]) -> int:
-    """A dim as the table has it."""
-    if _is_number(dim):
-        return int(dim)
-    free = isinstance(dim, Dim) and (lower_bound(dim) or 0) < 2
-    return -1 - symbols[dim] - layout.FREE * free
+def _flags(spec: EntrySpec) -> int:
+    writes = any(isinstance(p, ArrayParam) and p.written for p in spec.params)
+    return (
+        layout.RELEASE_GIL * spec.release_gil
+        | layout.TUPLE * (spec.result == "tuple")
+        | layout.ALWAYS * spec.always
+        | layout.WRITES * writes
+    )
 
 
-def _is_number(dim: Hashable) -> TypeGuard[int]:
-    return isinstance(dim, int | np.integer)
-
-
-def _record(names: tuple[str, ...], size: int, tail: Sequence[int] = (), **given: int) -> list[int]:
-    given |= {"words": size, "length": len(names) + len(tail)}
-    return [*(given.get(name, 0) for name in names), *tail]
-
-
-@functools.cache
-def _canonical(dtype: DType) -> DType:
-    """Return the dtype object that NumPy gives to new arrays of an equal dtype."""
-    return np.dtype(dtype.type)
-
-
-class _MethodDef(ctypes.Structure):
-    """CPython's PyMethodDef."""
-
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    ]
-
-
-_METH_FASTCALL = 0x80 | 0x2  # with METH_KEYWORDS
+def _accepted(spec: EntrySpec) -> tuple[list[str | None], list[int], int]:
+    """Return the name, if it may be used, and the default of each argument; and how many may be given by position."""
+    if spec.signature is None:
+        return [], [], len(spec.params)
+    params = spec.signature.parameters.values()
+    names = [None if p.kind is p.POSITIONAL_ONLY else _interned(p.name) for p in params]
+    defaults = [0 if p.default is p.empty else id(p.default) for p in params]
+    return names, defaults, sum(p.kind is not p.KEYWORD_ONLY for p in params)
 
 
 @functools.cache
-def _method() -> _MethodDef:
+def _interned(name: str) -> str:
+    """Return the one object that stands for a name in calls; it is kept, since tables refer to it."""
+    return sys.intern(name)
+
+
+@functools.cache
+def _method() -> Method:
     """The definition that all entries share; it must outlive them."""
     from dsl.codegen.cpu import runtime
 
-    return _MethodDef(b"dsl_entry", runtime.address("dsl_entry"), _METH_FASTCALL, None)
+    return Method(b"dsl_entry", runtime.address("dsl_entry"), FASTCALL | KEYWORDS, None)
 
 
 def hits(entry: Callable[..., Any]) -> int:
     """Return how often an entry has run its program."""
     table: Any = entry.__self__  # type: ignore[attr-defined]
     return int(table[layout.HEAD.index("hits")])
-
-
-def _new_builtin(self: object) -> Callable[..., Any]:
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype, new.argtypes = (
-        ctypes.py_object,
-        [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p],
-    )
-    made: Callable[..., Any] = new(ctypes.addressof(_method()), self, None)
-    return made

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from dsl.codegen.cpu import entry_arrange, entry_match, entry_results, words
 from dsl.codegen.cpu import entry_layout as layout
-from dsl.codegen.cpu import entry_match, entry_results, words
 from dsl.codegen.cpu.pool import THREAD_CONTEXT, THREAD_DEADLINE
 from dsl.codegen.cpu.words import NULL, field
 from dsl.codegen.llvm import Function, Module, Value
@@ -38,6 +38,7 @@ COARSE_CLOCK = 6  # CLOCK_MONOTONIC_COARSE of Linux, CLOCK_MONOTONIC of macOS
 
 def emit(module: Module) -> None:
     """Add the entry's functions."""
+    entry_arrange.emit(module)
     entry_match.emit(module)
     entry_results.emit(module)
     for part in (_emit_fail, _emit_gil, _emit_poll, _emit_python, _emit_entry):
@@ -50,19 +51,18 @@ def emit(module: Module) -> None:
 def _emit_entry(module: Module) -> None:
     params = [("ptr", "self"), ("ptr", "args"), ("i64", "count"), ("ptr", "names")]
     f = module.function("dsl_entry", "ptr", params)
-    self, args, count, names = f.params
+    self = f.params[0]
     table = field(f, self, layout.DATA, "ptr")
     slow = f.load("i64", words.get(f, "slow", "ptr"))
     always = f.binary("and", layout.head(f, table, "flags"), layout.ALWAYS)
     _decline_unless(f, table, f.either(f.compare("eq", slow, 0), f.compare("ne", always, 0)))
-    _decline_unless(f, table, f.compare("eq", names, NULL))
-    _decline_unless(f, table, f.compare("eq", count, layout.head(f, table, "params")))
+    places = _arranged(f, table)
     size, results_at = layout.head(f, table, "frame"), layout.head(f, table, "results_at")
     symbols = layout.head(f, table, "symbols")
     frame = layout.space(f, f.binary("add", size, symbols))
     results = f.gep(frame, results_at, "i64")
     layout.clear(f, results, f.binary("add", symbols, f.binary("sub", size, results_at)))
-    _decline_unless(f, table, f.call("i1", "dsl_match", table, args, frame))
+    _decline_unless(f, table, f.call("i1", "dsl_match", table, places, frame))
     context = f.alloca(CONTEXT_SIZE, 64)
     for offset in range(0, CONTEXT_SIZE, 8):
         f.store(f.as_value(0, "i64"), f.gep(context, offset))
@@ -73,7 +73,19 @@ def _emit_entry(module: Module) -> None:
         f.ret(f.call("ptr", "dsl_fail", table, results, context, status))
     place = f.gep(table, 8 * layout.HEAD.index("hits"))
     f.store(f.binary("add", f.load("i64", place), 1), place)
-    f.ret(f.call("ptr", "dsl_results", table, args, results))
+    f.ret(f.call("ptr", "dsl_results", table, places, results))
+
+
+def _arranged(f: Function, table: Value) -> Value:
+    """Where the arguments are, one for each parameter."""
+    _, args, count, names = f.params
+    places = f.variable("ptr", args)
+    whole = f.compare("eq", count, layout.head(f, table, "straight"))
+    with f.if_(f.invert(f.both(whole, f.compare("eq", names, NULL)))):
+        places.set(layout.space(f, layout.head(f, table, "params")))
+        fits = f.call("i1", "dsl_arrange", table, args, count, names, places.get())
+        _decline_unless(f, table, fits)
+    return places.get()
 
 
 def _retry(f: Function, table: Value, results: Value, status: Value) -> None:

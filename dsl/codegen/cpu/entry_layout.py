@@ -1,7 +1,8 @@
 """The table that an entry reads, and where Python and NumPy keep the parts of their objects.
 
 `entry` writes tables: the words of `HEAD`, then a record of `PARAM` for each parameter, followed by its dims and strides,
-then one of `RESULT` for each result. The functions here emit code that reads them.
+then one of `RESULT` for each result, followed by the steps of a view, then the name and the default of each argument.
+The functions here emit code that reads them.
 
 Offsets into objects are those of 64-bit CPython 3.11 to 3.13 and NumPy 2; `runtime` verifies them before first use.
 """
@@ -15,17 +16,30 @@ from dsl.codegen.llvm import Function, Value, Variable
 
 HEAD: Final = (
     "program", "params", "results", "frame", "results_at", "symbols", "flags", "on_error", "finish", "callback",
-    "records", "declined", "retry", "hits",
+    "records", "declined", "retry", "hits", "hidden", "names", "accepts", "positional", "straight",
 )  # fmt: skip
 PARAM: Final = (
     "kind", "type", "descr", "array_flags", "rank", "strides", "itemsize", "written", "root", "words", "length",
 )  # fmt: skip
-RESULT: Final = ("kind", "object", "rank", "index", "words")
-
-ARRAY, INT, VALUE, BOOL, STATIC, SAME = range(6)
-NEW_ARRAY, NEW_SCALAR, NEW_INT, NEW_FLOAT, NEW_COMPLEX, NEW_BOOL, ARGUMENT, CONSTANT, EARLIER = (
-    range(9)
+RESULT: Final = (
+    "kind",
+    "object",
+    "rank",
+    "index",
+    "words",
+    "source",
+    "steps",
+    "writeable",
+    "length",
 )
+
+ARRAY, INT, VALUE, BOOL, STATIC, SAME, EQUAL = range(7)
+(
+    NEW_ARRAY, NEW_SCALAR, NEW_INT, NEW_FLOAT, NEW_COMPLEX, NEW_BOOL, ARGUMENT, CONSTANT, EARLIER, VIEW,
+) = range(10)  # fmt: skip
+# The steps that follow the record of a view put numbers and words of the frame on a stack, and combine the two on top.
+NUMBER, WORD = 0, 1
+STEPS: Final = {"add": 2, "multiply": 3, "floordiv": 4, "mod": 5, "max": 6, "min": 7}
 CONTIGUOUS, EXACT, ANY = range(3)
 # A dim below 0 is that of symbol number -1 - dim; with this added to the number, of a symbol that may be 0 or 1.
 FREE = 1 << 32

@@ -12,10 +12,18 @@ from dsl.codegen.llvm import Function, Module, Value
 
 __all__ = ["emit"]
 
+_EQUAL = 2  # Py_EQ
+
 
 def emit(module: Module) -> None:
     """Add `dsl_match` and what it calls."""
-    for part in (_emit_match_array, _emit_match_scalar, _emit_range, _emit_apart, _emit_match):
+    for part in (
+        _emit_match_array,
+        _emit_match_scalar,
+        _emit_range,
+        _emit_apart,
+        _emit_match,
+    ):
         part(module)
 
 
@@ -156,6 +164,12 @@ def _emit_match_scalar(module: Module) -> None:
         number = f.call("i64", "PyLong_AsLongLongAndOverflow", object, overflow)
         f.store(number, frame)
         f.ret(f.compare("eq", f.load("i32", overflow), 0))
+    with f.if_(f.compare("eq", kind, layout.EQUAL)):
+        wanted = layout.param(f, record, "descr", "ptr")
+        with f.if_(f.compare("eq", wanted, object)):
+            f.ret(1)
+        equal = f.call("i32", "PyObject_RichCompareBool", object, wanted, f.as_value(_EQUAL, "i32"))
+        f.ret(f.compare("eq", equal, 1))
     with f.if_(f.compare("eq", kind, layout.BOOL)):
         is_true = f.compare("eq", object, words.get(f, "true", "ptr"))
         f.store(f.convert("zext", is_true, "i64"), frame)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dsl.codegen.cpu import entry_layout as layout
-from dsl.codegen.cpu import words
+from dsl.codegen.cpu import entry_views, words
 from dsl.codegen.cpu.words import NULL, field
 from dsl.codegen.llvm import Function, Module, Value
 
@@ -17,6 +17,7 @@ __all__ = ["call_python", "drop", "emit"]
 
 def emit(module: Module) -> None:
     """Add `dsl_results`, `dsl_discard` and what they call."""
+    entry_views.emit(module)
     for part in (
         _emit_wrap, _emit_capsule, _emit_result, _emit_tuple, _emit_discard, _emit_results,
     ):  # fmt: skip
@@ -35,19 +36,22 @@ def _emit_results(module: Module) -> None:
     cursor.set(frame)
     with f.loop(0, count) as index:
         here = record.get()
-        made = f.call("ptr", "dsl_result", here, args, outputs, cursor.get())
+        made = f.call("ptr", "dsl_result", here, args, outputs, cursor.get(), frame)
         with f.if_(f.compare("eq", made, NULL), unlikely=True):
             drop(f, outputs, index)
             f.call("void", "dsl_discard", table, frame)
             f.ret(NULL)
         f.store(made, f.gep(outputs, index, "i64"))
         layout.advance(f, cursor, layout.result(f, here, "words"))
-        record.set(f.gep(here, 8 * len(layout.RESULT)))
+        layout.advance(f, record, layout.result(f, here, "length"))
+    hidden = layout.head(f, table, "hidden")
+    drop(f, outputs, hidden)
+    shown, number = f.gep(outputs, hidden, "i64"), f.binary("sub", count, hidden)
     with f.if_(f.compare("ne", layout.head(f, table, "finish", "ptr"), NULL)):
-        _finish(f, table, args, outputs)
+        _finish(f, table, args, shown, number)
     with f.if_(f.compare("ne", f.binary("and", layout.head(f, table, "flags"), layout.TUPLE), 0)):
-        f.ret(f.call("ptr", "dsl_tuple", outputs, count))
-    f.ret(f.load("ptr", outputs))
+        f.ret(f.call("ptr", "dsl_tuple", shown, number))
+    f.ret(f.load("ptr", shown))
 
 
 def _first_result(f: Function, table: Value) -> Value:
@@ -59,14 +63,14 @@ def drop(f: Function, objects: Value, count: Value) -> None:
         f.call("void", "Py_DecRef", layout.item(f, objects, index, "ptr"))
 
 
-def _finish(f: Function, table: Value, args: Value, outputs: Value) -> None:
+def _finish(f: Function, table: Value, args: Value, outputs: Value, number: Value) -> None:
     """Return finish(args, outputs)."""
     pair = f.alloca(16)
     count = layout.head(f, table, "params")
     with f.loop(0, count) as index:
         f.call("void", "Py_IncRef", layout.item(f, args, index, "ptr"))
     given = f.call("ptr", "dsl_tuple", args, count)
-    made = f.call("ptr", "dsl_tuple", outputs, layout.head(f, table, "results"))
+    made = f.call("ptr", "dsl_tuple", outputs, number)
     f.store(given, pair)
     f.store(made, f.gep(pair, 8))
     value = f.variable("ptr")
@@ -97,9 +101,15 @@ def _emit_tuple(module: Module) -> None:
 
 def _emit_result(module: Module) -> None:
     """A new reference to one result, or null."""
-    params = [("ptr", "record"), ("ptr", "args"), ("ptr", "outputs"), ("ptr", "frame")]
+    params = [
+        ("ptr", "record"),
+        ("ptr", "args"),
+        ("ptr", "outputs"),
+        ("ptr", "frame"),
+        ("ptr", "whole"),
+    ]
     f = module.function("dsl_result", "ptr", params, internal=True)
-    record, args, outputs, frame = f.params
+    record, args, outputs, frame, whole = f.params
     kind, index = layout.result(f, record, "kind"), layout.result(f, record, "index")
 
     def scalar() -> Value:
@@ -112,6 +122,11 @@ def _emit_result(module: Module) -> None:
 
     def truth() -> Value:
         return f.call("ptr", "PyBool_FromLong", f.convert("zext", f.load("i8", frame), "i64"))
+
+    def view() -> Value:
+        of_argument = f.compare("eq", layout.result(f, record, "source"), layout.ARGUMENT)
+        base = layout.item(f, f.select(of_argument, args, outputs), index, "ptr")
+        return f.call("ptr", "dsl_view", record, base, whole)
 
     def held(object: Value) -> Value:
         f.call("void", "Py_IncRef", object)
@@ -126,6 +141,7 @@ def _emit_result(module: Module) -> None:
         (layout.NEW_BOOL, truth),
         (layout.ARGUMENT, lambda: held(layout.item(f, args, index, "ptr"))),
         (layout.EARLIER, lambda: held(layout.item(f, outputs, index, "ptr"))),
+        (layout.VIEW, view),
     ]
     for number, make in makers:
         with f.if_(f.compare("eq", kind, number)):
@@ -206,5 +222,5 @@ def _emit_discard(module: Module) -> None:
         with f.if_(f.both(is_array, f.compare("ne", layout.result(f, here, "rank"), 0))):
             f.call("void", "dsl_free", f.load("ptr", cursor.get()))
         layout.advance(f, cursor, layout.result(f, here, "words"))
-        record.set(f.gep(here, 8 * len(layout.RESULT)))
+        layout.advance(f, record, layout.result(f, here, "length"))
     f.ret()

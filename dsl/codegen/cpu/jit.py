@@ -39,6 +39,7 @@ from dsl.errors import InternalError
 
 __all__ = [
     "AS_WRITTEN",
+    "NO_GATHERS",
     "CacheStats",
     "Code",
     "assembly",
@@ -67,6 +68,8 @@ _SWITCHES = {
 """Flags that switch a part of LLVM's pipeline off, with llvmlite's names of those parts. All are on otherwise."""
 
 AS_WRITTEN = "as-written"
+NO_GATHERS = "no-gathers"
+"""Code reads memory in steps that are known: element by element where the CPU's instruction for scattered ones is slow."""
 """The flag for text whose loops are written as they should run. It gets few of LLVM's passes: for the library of matrix
 products they take 15 ms instead of 100 to 170, and its code is as fast."""
 
@@ -235,7 +238,7 @@ def _load(key: str, text: str, level: int, flags: tuple[str, ...], link: tuple[s
 def _check(level: int, flags: tuple[str, ...]) -> None:
     if level not in (0, 1, 2, 3):
         raise InternalError(f"optimisation level {level!r}: expected 0, 1, 2 or 3")
-    named = [*_SWITCHES, AS_WRITTEN]
+    named = [*_SWITCHES, AS_WRITTEN, NO_GATHERS]
     for flag in flags:
         if flag not in named and not re.fullmatch(r"[+-][\w.-]+", flag):
             raise InternalError(
@@ -330,7 +333,12 @@ def _machine(level: int, flags: tuple[str, ...]) -> Any:
     """Return the target machine for this CPU, which optimises and emits. Position-independent code of the small
     model is what `elf` links, and is shorter than the large model, llvmlite's default."""
     name, features = _cpu()
-    features = ",".join([features, *(flag for flag in flags if flag[0] in "+-")])
+    asked = [flag for flag in flags if flag[0] in "+-"]
+    if NO_GATHERS in flags and name.startswith(
+        "znver"
+    ):  # there a gather takes as long as eight loads
+        asked.append("+prefer-no-gather")
+    features = ",".join([features, *asked])
     target = _llvm().Target.from_default_triple()
     return target.create_target_machine(
         cpu=name, features=features, opt=level, reloc="pic", codemodel="small"

@@ -24,7 +24,7 @@ from dsl.ir.communicator import place_for
 from dsl.ir.dims import Dim
 from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import apply_node, node_sizes
-from dsl.ir.registry import Trait
+from dsl.ir.registry import PLACEMENT, Trait
 from dsl.ir.types import TensorType, resolve_shape
 
 if TYPE_CHECKING:
@@ -206,7 +206,10 @@ def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
 
 
 def _flags(emission: Emission) -> tuple[str, ...]:
-    return (jit.AS_WRITTEN,) if emission.emitted.as_written else ()
+    module = emission.emitted
+    if module.as_written:
+        return (jit.AS_WRITTEN,)
+    return () if module.gathers else (jit.NO_GATHERS,)
 
 
 def _param(graph: Graph, k: int, kind: ParamKind, written: set[int]) -> entry.Param:
@@ -275,8 +278,9 @@ def _error(site: ErrorSite, payload: Sequence[int]) -> Exception:
     if kind == "linalg":
         return np.linalg.LinAlgError(message.format(*payload))
     if kind == "assert" and site.node is not None:
+        attrs = {name: attr for name, attr in site.node.attrs.items() if name not in PLACEMENT}
         try:
-            site.node.op.numpy(np.array(False), **site.node.attrs)
+            site.node.op.numpy(np.array(False), **attrs)
         except Exception as error:
             return error
     if kind == "value":

@@ -43,8 +43,8 @@ EXPORTS = (
 _PYTHON = (
     "PyBool_FromLong", "PyCapsule_GetPointer", "PyCapsule_New", "PyComplex_FromDoubles", "PyErr_CheckSignals",
     "PyErr_NoMemory", "PyErr_Occurred", "PyEval_RestoreThread", "PyEval_SaveThread", "PyFloat_FromDouble",
-    "PyLong_AsLongLong", "PyLong_AsLongLongAndOverflow", "PyLong_FromLongLong", "PyObject_Vectorcall", "PyTuple_New",
-    "PyTuple_SetItem", "Py_DecRef", "Py_IncRef",
+    "PyLong_AsLongLong", "PyLong_AsLongLongAndOverflow", "PyLong_FromLongLong", "PyObject_RichCompareBool",
+    "PyObject_Vectorcall", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem", "PyTuple_Size", "Py_DecRef", "Py_IncRef",
 )  # fmt: skip
 _NEW_ARRAY, _NEW_SCALAR, _SET_BASE, _GET_HANDLER = 94, 60, 282, 305  # in NumPy's table of functions
 

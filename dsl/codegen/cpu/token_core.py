@@ -334,7 +334,7 @@ def next_iteration(run: Word, unit: Word, token: Word, iteration: Word) -> Word:
     instance = iteration[Iteration.INSTANCE]
     target = iteration[Iteration.NEXT]
     if target == 0:
-        if instance[Instance.ALIVE] >= run[Run.PLAN][Plan.PARALLEL]:
+        if instance[Instance.ALIVE] >= instance[Instance.FRAME][Frame.PARALLEL]:
             parked = stored(instance, unit[Unit.INDEX])
             parked[0] = unit
             take(unit[Unit.OUTPUTS], token, parked + 16)

@@ -35,14 +35,14 @@ class Kind:
 
 
 class Plan:
-    FRAME, FRAMES, PRESETS, PRESET_COUNT, SOURCES, SOURCE_COUNT, PARALLEL, FETCHES, SIZE = range(9)
+    FRAME, FRAMES, PRESETS, PRESET_COUNT, SOURCES, SOURCE_COUNT, FETCHES, SIZE = range(8)
 
 
 class Frame:
-    """A static frame. `INVARIANTS`, `PARKED` and `EXITS` count what an instance has room for."""
+    """A static frame. `INVARIANTS`, `PARKED` and `EXITS` count what an instance has room for; `PARALLEL`, its iterations."""
 
     NUMBER, WORDS, INSTANCE_WORDS, ENTERS, UNITS, UNIT_COUNT, OWNERS, OWNER_COUNT = range(8)
-    INVARIANTS, PARKED, TOKEN_WORDS, SIZE = range(8, 12)
+    INVARIANTS, PARKED, TOKEN_WORDS, PARALLEL, SIZE = range(8, 13)
 
 
 class Unit:

@@ -16,7 +16,7 @@ from dsl.codegen.llvm import Function, Module, Operand, Value
 
 __all__ = [
     "NULL", "OBJECTS", "PLACES", "SIZE", "acquire", "add", "address", "compare_exchange", "emit", "field", "get",
-    "load", "pause", "put", "release", "store", "view",
+    "load", "pause", "put", "release", "store", "store_fence", "view",
 ]  # fmt: skip
 
 NULL: Final = Value("null", "ptr")
@@ -161,3 +161,11 @@ def pause(f: Function) -> None:
         f.call("void", "llvm.x86.sse2.pause")
     elif machine in ("aarch64", "arm64"):
         f.call("void", "llvm.aarch64.hint", f.as_value(1, "i32"))
+
+
+def store_fence(f: Function) -> None:
+    """Order stores that went past the caches before later ones."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        f.call("void", "llvm.x86.sse.sfence")
+    else:
+        f.emit("fence seq_cst")

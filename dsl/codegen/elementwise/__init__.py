@@ -24,6 +24,7 @@ from dsl.codegen.elementwise.complex_functions import FUNCTIONS
 from dsl.codegen.elementwise.complexes import COMPLEXES
 from dsl.codegen.elementwise.integer_division import SCALAR_DIVISIONS
 from dsl.codegen.elementwise.integers import BOOLS, INTEGERS
+from dsl.codegen.elementwise.powers import power
 from dsl.codegen.elementwise.reals import MATH, REALS
 from dsl.codegen.elementwise.reductions import combine, identity
 from dsl.codegen.elementwise.representation import BITS
@@ -125,6 +126,8 @@ def _float_emitter(op: str) -> Emitter | None:
         return _with_dtype(BITS[op])
     if op in REALS:
         return _widened(REALS[op])
+    if MATH.get(op) == "pow":
+        return _widened(power)
     if MATH.get(op) in math.FUNCTIONS:
         return _widened(lambda fn, *args: math.call(fn, MATH[op], *args))
     return None

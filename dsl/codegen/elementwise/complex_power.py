@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import inf, nan
-from struct import pack, unpack
 
 from dsl.codegen.elementwise.complex_formulas import Complex, exp, log
 from dsl.codegen.elementwise.complexes import divide
+from dsl.codegen.elementwise.powers import whole_constant
 from dsl.codegen.math.reals import Flag, Real, copysign, select
 
 __all__ = ["power"]
@@ -68,10 +68,8 @@ def _choose(flag: Flag, a: Complex, b: Complex) -> Complex:
 
 def _whole_constant(c: Real, d: Real) -> int | None:
     """Return an exponent if it is a constant whole number between -100 and 100."""
-    if c.value.owner is not None or d.value.owner is not None:
-        return None
-    re, im = (unpack("<d", pack("<Q", int(part.value.text, 16)))[0] for part in (c, d))
-    return int(re) if im == 0 and abs(re) < 100 and re == int(re) else None
+    re, im = (whole_constant(part.value) for part in (c, d))
+    return re if re is not None and im == 0 and abs(re) < 100 else None
 
 
 def _constant_power(base: Complex, exponent: int) -> Complex:

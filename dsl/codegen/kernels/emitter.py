@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsl.codegen.kernels.maps import Maps
 from dsl.codegen.kernels.panels import Panels
+from dsl.codegen.kernels.pieces import pieces
 from dsl.codegen.kernels.short_rows import ShortRows
 from dsl.codegen.kernels.splits import Splits
 from dsl.codegen.llvm import Value
@@ -17,7 +18,11 @@ class KernelEmitter(Maps, Splits, ShortRows, Panels):
     def emit(self) -> None:
         """Emit the kernel and, if it reads through index arrays, what happens when an index is wrong."""
         before, self.host.fn.lanes = self.host.fn.lanes, ()
-        self.emit_loops()
+        if self.inner or self.checks:
+            self.emit_loops()
+        else:
+            for piece in pieces(self.kernel):
+                KernelEmitter(self.host, piece, self.stores).emit_loops()
         self.host.fn.lanes = before
 
     def emit_loops(self) -> None:

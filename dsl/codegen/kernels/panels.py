@@ -29,6 +29,9 @@ __all__ = ["Panels"]
 _TILE = 512  # columns of a panel: narrow ones touch a page for a few cache lines
 _PANEL = 1 << 21  # bytes of a panel that is swept several times: a share of the last cache
 _FEW = 16  # columns of a panel that LLVM must not unroll
+_OUTER = (
+    16.0  # points of the loops around that threads can share: then a panel may have all columns
+)
 _ROWS = 4  # that are added up at a time
 
 
@@ -37,13 +40,14 @@ class Panels(Rows):
 
     def panels(self) -> None:
         host = self.host.fn
-        last = len(self.kernel.variables) - 1
-        columns = self.extent(host, [last])
+        across = self.last_kept()
+        columns = self.extent(host, across)
         tile = self.tile()
+        outer = [[k] for k in self.kept if k not in across]
         if isinstance(columns, int) and columns < 2 * tile:  # two panels, if they are worth it
-            tile = columns if columns < 128 else -(-columns // 128) * 64
+            alone = columns < 128 or (columns <= tile and self.elements_of(outer) >= _OUTER)
+            tile = columns if alone else -(-columns // 128) * 64
         panels = ceil_div(host, columns, tile)
-        outer = [[k] for k in self.kept if k != last]
         swept = self.merged(sorted(self.inner))
         rest: Operand = 1
         for group in outer:
@@ -84,7 +88,10 @@ class Panel:
         self.k, self.fn, self.tile, self.swept = kernel, fn, tile, swept
         self.evaluator = kernel.evaluator(fn)
         self.evaluator.fetch = self.fetch
-        self.last = kernel.kernel.variables[-1]
+        *before, self.last = (kernel.kernel.variables[k] for k in kernel.last_kept())
+        self.evaluator.points.update(
+            dict.fromkeys(before, 0)
+        )  # the last one carries the place of all
         self.temps, self.release = kernel.temporaries(fn, tile)
         self.vectors: dict[Any, Array] = {}
         for root in kernel.kernel.roots:

@@ -70,7 +70,13 @@ class Space:
         if not self.inner or last in self.inner or self.keeps_rows():
             return None
         extent = self.kernel.variables[last].extent
-        return last if isinstance(extent, int) and extent <= _LANES else None
+        short = isinstance(extent, int) and extent <= _LANES
+        return last if short and len(self.last_kept()) == 1 else None
+
+    def last_kept(self) -> list[int]:
+        """Return the last axis, which is kept, and those before it that are merged with it: one loop goes through all."""
+        kept = [k for k in range(len(self.kernel.variables)) if k not in self.inner]
+        return kept[-1:] if self.keeps_rows() else self.merged(kept)[-1]
 
     def keeps_rows(self) -> bool:
         """Tell whether some value is kept for a row while later stages read it."""

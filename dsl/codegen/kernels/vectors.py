@@ -6,7 +6,7 @@ Iterations of such a loop are independent: its memory accesses form a group of w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from dsl.codegen import widen
@@ -15,18 +15,22 @@ from dsl.codegen.elementwise.reals import MATH
 from dsl.codegen.evaluate import Evaluator
 from dsl.codegen.expressions import Var
 from dsl.codegen.kernels.space import Space
-from dsl.codegen.llvm import Function, Lanes, Operand, Value
+from dsl.codegen.llvm import Function, Lanes, Module, Operand, Value
 from dsl.codegen.plan import Root
 from dsl.codegen.vector_unit import register_bytes
 
-__all__ = ["VectorLoops", "fits_registers"]
+__all__ = ["VectorLoops", "WideLoops", "fits_registers"]
 
 _SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as many vectors at once
 _REGISTERS = 4  # that a call of an elementary function fills
 _SHORT = 16  # iterations of a loop that is left to be unrolled
 _STAYING = 8  # registers with what a loop around adds up
 _STEP = 12  # instructions of a loop that is done in one step, if all of it fits into registers
+_LONG = 200  # instructions of a loop in which functions are called even if they are short
 _SMALL = 6  # instructions of a loop that works on four vectors at once
+_CHAIN = (
+    45  # instructions of a loop with functions, whose steps wait for one another, that works on two
+)
 
 
 def fits_registers(extent: Operand, one: int) -> bool:
@@ -40,74 +44,33 @@ def has_masks(size: int) -> bool:
 
 
 class Recorded(NamedTuple):
-    """A loop's body: what is known of it, its counter, and its lines."""
+    """A loop's body: what is known of it, its counter, its lines, and whether functions are part of it."""
 
     body: widen.Body
     counter: Value
     lines: list[str]
+    spliced: bool
 
 
-class VectorLoops(Space):
-    """The innermost loops of a kernel."""
+class WideLoops:
+    """Loops whose bodies were recorded, and are written out by vectors."""
 
-    def vector_loops(
-        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], group: str, otherwise: str, *,
-        dense: bool = False,
-    ) -> Iterator[Value]:  # fmt: skip
-        """Open, one after the other, the loops that together go from one end to the other; yield where each is.
+    module: Module
+    inner: frozenset[int] = frozenset()  # axes that are swept
 
-        A loop from element to element is recorded, and its vectors are written out. If that cannot be, LLVM finds them.
-        It is told how many elements to take at a time if elementary functions are called: as many as fill the four
-        registers that a routine of the library takes; what remains is done a register at a time. For other loops it
-        decides, and may call the routines for one register. In short ones functions are inlined.
-        """
-        fn = evaluator.fn
-        dense = dense or self.is_dense(fn, var, ends)
-        if dense and (yield from self.written_out(evaluator, ends)):
-            return
-        for low, high, lanes in self.stretches(fn, var, *ends):
-            told = lanes is not None and len(lanes) == 1
-            metadata = self.in_step(group, lanes[0]) if told else otherwise  # type: ignore[index]
-            before, fn.lanes = fn.lanes, lanes
-            with fn.loop(low, high, metadata=metadata) as at, evaluator.scope():
-                yield at
-            fn.lanes = before
-
-    def recorded_loop(
-        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], metadata: str
-    ) -> Iterator[Value]:
-        """Open one loop, which is written out by vectors, or has metadata for LLVM."""
-        dense = self.is_dense(evaluator.fn, var, ends)
-        if not dense or not (yield from self.written_out(evaluator, ends)):
-            with evaluator.fn.loop(*ends, metadata=metadata) as at, evaluator.scope():
-                yield at
-
-    def written_out(
-        self, evaluator: Evaluator, ends: tuple[Operand, Operand]
-    ) -> Generator[Value, None, bool]:
-        """Record the body of a loop, and emit it by vectors; return whether that could be done."""
-        fn = evaluator.fn
+    def by_vectors(
+        self, fn: Function, ends: tuple[Operand, Operand], body: Callable[[Value], None]
+    ) -> None:
+        """Emit a loop of its own: by vectors if that can be, else as it is."""
         counter = fn.name_value("i64")
-        before, fn.lanes = fn.lanes, ()
-        with fn.recorded() as lines, evaluator.scope():
-            yield counter
-        fn.lanes = before
-        body = widen.read(lines, counter.text)
-        if body is None:
-            return False
-        self.wide_loops(fn, Recorded(body, counter, lines), ends)
-        return True
-
-    def is_dense(self, fn: Function, var: Var, ends: tuple[Operand, Operand]) -> bool:
-        """Tell whether a loop fills vectors and goes from element to element of all that it does not stay at."""
-        roots = list(self.kernel.stages[self.current].roots if self.inner else self.kernel.roots)
-        moving = [e for r in roots for e in walk(r.expression) if var in e.vars]
-        extent = fn.sub(ends[1], ends[0])
-        if not moving or (isinstance(extent, int) and extent < _SHORT):
-            return False
-        return all(e.dtype.kind != "c" for e in moving) and all(
-            self.steps(r, var) <= {0, 1} for r in roots
-        )
+        with fn.recorded() as lines:
+            body(counter)
+        read = widen.read(lines, counter.text)
+        if read is not None:
+            self.wide_loops(fn, Recorded(read, counter, lines, spliced=False), ends)
+            return
+        with fn.loop(*ends, metadata=self.plain(), counter=counter, as_written=True):
+            fn.replay(lines)
 
     def wide_loops(self, fn: Function, loop: Recorded, ends: tuple[Operand, Operand]) -> None:
         """Emit a loop over vectors of as many lanes as fill some registers, and one over what remains, a register at a time.
@@ -120,7 +83,7 @@ class VectorLoops(Space):
         if fits_registers(extent, one) and loop.body.work <= _STEP and not loop.body.calls:
             self.wide_step(fn, loop, extent, low)
             return
-        many = one * self.registers(loop.body, one, extent)
+        many = one * self.registers(loop, one, extent)
         masks = has_masks(loop.body.smallest)
         # A thread has many elements: what remains is little, and routines for one register would be compiled for it.
         share = isinstance(low, Value) and not self.inner and loop.body.calls and not masks
@@ -173,16 +136,97 @@ class VectorLoops(Space):
             fn.at_entry(f"{name} = alloca {type}")
         return wide
 
-    def registers(self, body: widen.Body, one: int, extent: Operand) -> int:
+    def registers(self, loop: Recorded, one: int, extent: Operand) -> int:
         """Return how many registers of a vector a loop works on side by side."""
+        body = loop.body
         if body.calls:
             most = _REGISTERS
         elif body.sums:  # a sum waits for the addition before: several take turns
             most = {1: 4, 2: 2, 3: 2}.get(len(body.sums), 1)
         else:
-            most = 4 if body.work <= _SMALL else 2 if body.work <= 2 * _SMALL else 1
+            few = _CHAIN if loop.spliced else 2 * _SMALL
+            most = 4 if body.work <= _SMALL else 2 if body.work <= few else 1
         long = extent if isinstance(extent, int) else most * one
         return max(n for n in (1, 2, 4) if n <= most and (n == 1 or n * one <= long))
+
+    def plain(self) -> str:
+        """Return what tells LLVM that a loop is short and best left alone."""
+        scalar = self.module.metadata('!{!"llvm.loop.vectorize.enable", i1 false}')
+        once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
+        return self.module.metadata(f"distinct !{{%self, {scalar}, {once}}}")
+
+
+class VectorLoops(WideLoops, Space):
+    """The innermost loops of a kernel."""
+
+    def vector_loops(
+        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], group: str, otherwise: str, *,
+        dense: bool = False,
+    ) -> Iterator[Value]:  # fmt: skip
+        """Open, one after the other, the loops that together go from one end to the other; yield where each is.
+
+        A loop from element to element is recorded, and its vectors are written out. If that cannot be, LLVM finds them.
+        It is told how many elements to take at a time if elementary functions are called: as many as fill the four
+        registers that a routine of the library takes; what remains is done a register at a time. For other loops it
+        decides, and may call the routines for one register. In short ones functions are inlined.
+        """
+        fn = evaluator.fn
+        if self.kernel.plain:
+            with fn.loop(*ends, metadata=self.plain(), as_written=True) as at, evaluator.scope():
+                yield at
+            return
+        dense = dense or self.is_dense(fn, var, ends)
+        if dense and (yield from self.written_out(evaluator, ends)):
+            return
+        for low, high, lanes in self.stretches(fn, var, *ends):
+            told = lanes is not None and len(lanes) == 1
+            metadata = self.in_step(group, lanes[0]) if told else otherwise  # type: ignore[index]
+            before, fn.lanes = fn.lanes, lanes
+            with fn.loop(low, high, metadata=metadata) as at, evaluator.scope():
+                yield at
+            fn.lanes = before
+
+    def recorded_loop(
+        self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], metadata: str
+    ) -> Iterator[Value]:
+        """Open one loop, which is written out by vectors, or has metadata for LLVM."""
+        dense = self.is_dense(evaluator.fn, var, ends)
+        if not dense or not (yield from self.written_out(evaluator, ends)):
+            with evaluator.fn.loop(*ends, metadata=metadata) as at, evaluator.scope():
+                yield at
+
+    def written_out(
+        self, evaluator: Evaluator, ends: tuple[Operand, Operand]
+    ) -> Generator[Value, None, bool]:
+        """Record the body of a loop, and emit it by vectors; return whether that could be done.
+
+        If all functions that it calls are short ones, they become part of it.
+        """
+        fn = evaluator.fn
+        for splices in (True, False):
+            counter = fn.name_value("i64")
+            before, fn.lanes, fn.spliced = fn.lanes, (), [] if splices else None
+            with fn.recorded() as lines, evaluator.scope():
+                yield counter
+            spliced, fn.lanes, fn.spliced = bool(fn.spliced), before, None
+            body = widen.read(lines, counter.text)
+            if body is None:
+                return False
+            if not (splices and (body.calls or body.work > _LONG)):
+                self.wide_loops(fn, Recorded(body, counter, lines, spliced), ends)
+                return True
+        return False
+
+    def is_dense(self, fn: Function, var: Var, ends: tuple[Operand, Operand]) -> bool:
+        """Tell whether a loop fills vectors and goes from element to element of all that it does not stay at."""
+        roots = list(self.kernel.stages[self.current].roots if self.inner else self.kernel.roots)
+        moving = [e for r in roots for e in walk(r.expression) if var in e.vars]
+        extent = fn.sub(ends[1], ends[0])
+        if not moving or (isinstance(extent, int) and extent < _SHORT):
+            return False
+        return all(e.dtype.kind != "c" for e in moving) and all(
+            self.steps(r, var) <= {0, 1} for r in roots
+        )
 
     def stretches(
         self, fn: Function, var: Var, low: Operand, high: Operand
@@ -284,12 +328,6 @@ class VectorLoops(Space):
         return self.module.metadata(
             f"distinct !{{%self, {', '.join(map(self.module.metadata, parts))}}}"
         )
-
-    def plain(self) -> str:
-        """Return what tells LLVM that a loop is short and best left alone."""
-        scalar = self.module.metadata('!{!"llvm.loop.vectorize.enable", i1 false}')
-        once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
-        return self.module.metadata(f"distinct !{{%self, {scalar}, {once}}}")
 
     def vectors(self, extent: Operand) -> int:
         """Return how many vectors a loop works on side by side; an extent of -1 is a thread's share of a long one."""

@@ -4,6 +4,7 @@ Indices are sorted as values too: a word has a key (less the smallest) in its up
 ones, so words are all different, in order of key, then index: the sort is stable. A key of 64 bits may be cut short by
 the index. Then runs of words with the same upper bits are put right afterwards: short runs by insertion, long ones,
 which are rare unless they are in order already, by NumPy's stable argsort.
+Long rows of bytes are counted instead.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from dsl.ir.types import BY_NAME, I64, dtype_name
 __all__ = ["LOWERINGS", "emit_argsort"]
 
 _GRAIN = 1 << 12
+_COUNTED = 96  # rows of bytes from here on are counted
 _SHORT = 24  # runs up to this long are sorted by insertion
 U64 = BY_NAME["u64"]
 NULL, FALSE, TRUE = Value("null", "ptr"), Value("false", "i1"), Value("true", "i1")
@@ -87,9 +89,37 @@ def _argsort_row(module: Module, dtype: np.dtype) -> str:
             f.store(i, f.gep(y, i, "i64"))
         f.call("i32", argsort_symbol(dtype_name(dtype)), x, y, n, NULL)
     else:
+        if dtype.itemsize == 1:
+            with f.if_(f.compare("sge", n, _COUNTED)):
+                _count_and_place(f, dtype, x, y, n)
+                f.ret()
         _sort_words(f, dtype, x, y, n, space)
     f.ret()
     return f.name
+
+
+def _count_and_place(f: Function, dtype: np.dtype, x: Value, y: Value, n: Value) -> None:
+    """Count the elements of each of 256 values, which tells where the first of them goes."""
+    places = f.alloca(256 * 8)
+    f.call("void", "llvm.memset.p0.i64", places, Value("0", "i8"), Value("2048", "i64"), FALSE)
+
+    def place_of(i: Value) -> Value:
+        key = f.convert("sext", load_key(f, dtype, f.gep(x, i)), "i64")
+        return f.gep(places, f.add(key, 128), "i64")
+
+    with f.loop(0, n) as i:
+        place = place_of(i)
+        f.store(f.binary("add", f.load("i64", place), 1), place)
+    start = f.variable("i64", 0)
+    with f.loop(0, 256) as k:
+        place, first = f.gep(places, k, "i64"), start.get()
+        start.set(f.binary("add", first, f.load("i64", place)))
+        f.store(first, place)
+    with f.loop(0, n) as i:
+        place = place_of(i)
+        target = f.load("i64", place)
+        f.store(f.binary("add", target, 1), place)
+        f.store(i, f.gep(y, target, "i64"))
 
 
 def _sort_words(f: Function, dtype: np.dtype, x: Value, y: Value, n: Value, space: Value) -> None:

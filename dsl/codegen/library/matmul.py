@@ -1,13 +1,14 @@
 """Matrix products of every dtype, batched and broadcast, with operands of any strides.
 
 float32 and float64 go to the runtime's own `dsl_gemm_…`; a vector operand makes it a product of matrix and vector, which
-has a routine of its own; small constant sizes become loops in the program. Complex numbers go to BLAS.
+has a routine of its own; rows of a few registers and small constant sizes become loops in the program. Complex numbers go to BLAS.
 float16 and bfloat16 are widened, multiplied as float32 and rounded once. Integers are multiplied row by row and wrap;
 bools are or-of-ands.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,9 +22,12 @@ from dsl.codegen.library.cells import Cell
 from dsl.codegen.library.lapack import call_fortran
 from dsl.codegen.library.matvec import emit_matvec
 from dsl.codegen.library.routines import at, call_routine, parallel, per_thread, routine
+from dsl.codegen.library.rows import emit_rows, fits
 from dsl.codegen.library.stacks import batch_axes, offsets
+from dsl.codegen.library.symmetric import is_symmetric, strip_rows
 from dsl.codegen.library.vectors import constant
 from dsl.codegen.llvm import Function, Module, Operand, Value
+from dsl.errors import InternalError
 from dsl.ir.types import BY_NAME, dtype_name
 
 __all__ = ["LOWERINGS"]
@@ -49,6 +53,9 @@ class Product:
     c: Value
 
 
+Emit = Callable[[Call, Function, Product], None]
+
+
 def _matmul(call: Call) -> None:
     fn = call.fn
     x, y = array(call, 0), array(call, 1)
@@ -56,15 +63,19 @@ def _matmul(call: Call) -> None:
     if is_half(x.dtype):
         _in_float32(call)
         return
-    if len(x.dims) == 1 or x.dtype.kind != "f":
+    if len(x.dims) == 1 or _is_one(x.dims[-2]) or x.dtype.kind != "f":
         x = call.contiguous(0)
-    if len(y.dims) == 1 or y.dtype.kind != "f":
+    if len(y.dims) == 1 or _is_one(y.dims[-1]) or y.dtype.kind != "f":
         y = call.contiguous(1)
     scalar = len(x.dims) == len(y.dims) == 1
     c = fn.alloca(x.dtype.itemsize) if scalar else call.output().pointer
     _multiply(call, x, y, c)
     if scalar:
         call.set_output(0, load_scalar(fn, x.dtype, c))
+
+
+def _is_one(dim: Operand) -> bool:
+    return isinstance(dim, int) and dim == 1
 
 
 def _check_inner(call: Call, x: Array, y: Array) -> None:
@@ -97,7 +108,7 @@ def _multiply(call: Call, x: Array, y: Array, c: Value) -> None:
     emit = _chosen(one)
     axes = batch_axes(call, x, y, x_core, y_core)
     if not axes:
-        emit(call, fn, one)
+        _emit_alone(call, emit, one)
         return
     count = product(fn, [dim for dim, _, _ in axes])
     size = fn.mul(m, n)
@@ -113,20 +124,35 @@ def _multiply(call: Call, x: Array, y: Array, c: Value) -> None:
         emit(call, part, moved)
 
 
-# -- one product --------------------------------------------------------------------------------------------------
+def _emit_alone(call: Call, emit: Emit, p: Product) -> None:
+    if emit is _rows:
+        emit = _in_parts
+    elif emit is _gemm and is_symmetric(call.node) and isinstance(p.n, int):
+        emit = _symmetric
+    emit(call, call.fn, p)
 
-Emit = Callable[[Call, Function, Product], None]
+
+# -- one product --------------------------------------------------------------------------------------------------
 
 
 def _chosen(p: Product) -> Emit:
     if p.dtype.kind == "c":
         return _blas
-    sizes = [size for size in (p.m, p.n, p.k) if isinstance(size, int)]
-    if len(sizes) == 3 and sizes[0] * sizes[1] * sizes[2] <= _SMALL:
+    if _is_one(p.n) and _is_one(p.a_strides[0]) and fits(p.dtype, 1, p.m, p.k, p.a_strides[0]):
+        return _column
+    tiny = _is_small(p) and p.n == 2  # the matrices of a stack go side by side then
+    if not tiny and not _is_one(p.n) and fits(p.dtype, p.m, p.n, p.k, p.b_strides[1]):
+        return _rows
+    if _is_small(p):
         return _written_out
     if p.dtype.kind != "f":
         return _integers
-    return _vector if 1 in (p.m, p.n) else _gemm
+    return _vector if _is_one(p.m) or _is_one(p.n) else _gemm
+
+
+def _is_small(p: Product) -> bool:
+    sizes = [size for size in (p.m, p.n, p.k) if isinstance(size, int)]
+    return len(sizes) == 3 and math.prod(sizes) <= _SMALL
 
 
 def _written_out(call: Call, fn: Function, p: Product) -> None:
@@ -162,12 +188,72 @@ def _multiply_add(fn: Function, dtype: np.dtype, a: Scalar, b: Scalar, c: Scalar
     return combine(fn, "cumsum", dtype, c, found, reassociate=False)
 
 
-def _gemm(call: Call, fn: Function, p: Product) -> None:
+def _rows(call: Call, fn: Function, p: Product) -> None:
+    """Emit a product row by row."""
+    emit_rows(fn, p.dtype, p.m, _int(p.n), _int(p.k), p.a, p.a_strides, p.b, p.b_strides, p.c)
+
+
+def _int(size: Operand) -> int:
+    if not isinstance(size, int):
+        raise InternalError("matmul: a size that is written out is not known")
+    return size
+
+
+def _in_parts(call: Call, fn: Function, p: Product) -> None:
+    """Emit a product row by row, by threads if there are many rows."""
+    grain = max(_BATCH // (_int(p.n) * _int(p.k)), 1)
+    if isinstance(p.m, int) and p.m <= grain:
+        _rows(call, fn, p)
+        return
+    with parallel(fn, p.m, grain) as (part, lo, hi):
+        a = at(part, p.dtype, p.a, part.mul(lo, p.a_strides[0]))
+        c = at(part, p.dtype, p.c, part.mul(lo, p.n))
+        _rows(call, part, replace(p, m=part.sub(hi, lo), a=a, c=c))
+
+
+def _column(call: Call, fn: Function, p: Product) -> None:
+    """Emit the product of a matrix, whose columns lie together, and a column as that of a row and its transpose."""
+    a, b = (p.b_strides[1], p.b_strides[0]), (p.a_strides[1], p.a_strides[0])
+    emit_rows(fn, p.dtype, 1, _int(p.m), _int(p.k), p.b, a, p.a, b, p.c)
+
+
+def _symmetric(call: Call, fn: Function, p: Product) -> None:
+    """Emit the products on and above the diagonal, in strips, and their mirror image."""
+    n = _int(p.n)
+    rows = strip_rows(n)
+    for top in range(0, n, rows):
+        moved = replace(
+            p,
+            m=min(rows, n - top),
+            n=n - top,
+            a=at(fn, p.dtype, p.a, fn.mul(top, p.a_strides[0])),
+            b=at(fn, p.dtype, p.b, fn.mul(top, p.b_strides[1])),
+            c=at(fn, p.dtype, p.c, top * n + top),
+        )
+        _gemm(call, fn, moved, n)
+    if rows < n:
+        call_routine(fn, "mirror", p.dtype, p.c, n)
+
+
+def _gemm(call: Call, fn: Function, p: Product, width: Operand | None = None) -> None:
+    """Emit a large product; rows of c are `width` elements apart, or next to one another."""
     sizes = [as_i64(fn, size) for size in (p.m, p.n, p.k)]
     a = [as_i64(fn, stride) for stride in p.a_strides]
     b = [as_i64(fn, stride) for stride in p.b_strides]
     name = f"dsl_gemm_{dtype_name(p.dtype)}"
-    fn.call("void", name, *sizes, p.a, *a, p.b, *b, p.c, as_i64(fn, p.n), NULL, NULL)
+    fn.call(
+        "void",
+        name,
+        *sizes,
+        p.a,
+        *a,
+        p.b,
+        *b,
+        p.c,
+        as_i64(fn, p.n if width is None else width),
+        NULL,
+        NULL,
+    )
 
 
 def _blas(call: Call, fn: Function, p: Product) -> None:
@@ -187,7 +273,7 @@ def _integers(call: Call, fn: Function, p: Product) -> None:
 
 def _vector(call: Call, fn: Function, p: Product) -> None:
     """Emit a product of matrix and vector, whichever of the operands is the vector."""
-    if isinstance(p.n, int) and p.n == 1:
+    if _is_one(p.n):
         emit_matvec(fn, p.dtype, p.m, p.k, p.a, p.a_strides, p.b, p.b_strides[0], p.c)
     else:
         swapped = p.b_strides[1], p.b_strides[0]

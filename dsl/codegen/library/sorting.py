@@ -1,6 +1,6 @@
 """Sorting values along an axis.
 
-Values are sorted by NumPy's own function, which uses vector instructions; those of 8 bits by counting. A long row is
+Values are sorted by NumPy's own function, which uses vector instructions; those of 8 bits, unless they are few, by counting. A long row is
 sorted in two halves by two threads, which then are merged. Floats of 16 bits are sorted as integers in the same order,
 which is faster. Whether a sort of values is stable cannot be seen, but for zeros of both signs and NaNs, whose order
 is open. In long rows they are put in order too, so that the number of threads cannot be seen either.
@@ -33,6 +33,7 @@ from dsl.ir.types import BY_NAME, dtype_name
 __all__ = ["LOWERINGS", "ignore", "is_long", "sort_space"]
 
 _GRAIN = 1 << 12
+_COUNTED = 64  # rows of bytes from here on are counted
 _LONG = 1 << 17  # rows from here on are worth two threads
 NULL, FALSE = Value("null", "ptr"), Value("false", "i1")
 
@@ -148,9 +149,10 @@ def _sort_row(module: Module, dtype: np.dtype) -> str:
     f = inner_function(module, "row", "void", [("ptr", "x"), ("i64", "n")])
     x, n = f.params
     if dtype.itemsize == 1:
-        _count_and_fill(f, dtype, x, n)
-    else:
-        f.call("i32", sort_symbol(dtype_name(dtype)), x, n, NULL)
+        with f.if_(f.compare("sge", n, _COUNTED)):
+            _count_and_fill(f, dtype, x, n)
+            f.ret()
+    f.call("i32", sort_symbol(dtype_name(dtype)), x, n, NULL)
     f.ret()
     return f.name
 

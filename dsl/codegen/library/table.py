@@ -16,6 +16,7 @@ from dsl.codegen.library import (
     random,
     running,
     search,
+    selection,
     sorting,
     unique,
 )
@@ -31,6 +32,7 @@ LOWERINGS: dict[str, Callable[[Call], None]] = {
     **argsort.LOWERINGS,
     **nonzero.LOWERINGS,
     **search.LOWERINGS,
+    **selection.LOWERINGS,
     **unique.LOWERINGS,
     **matmul.LOWERINGS,
     **linalg.LOWERINGS,

@@ -13,7 +13,8 @@ from dsl.codegen.llvm import Function, Operand, Value, float_constant
 
 __all__ = [
     "BYTES", "compare", "constant", "first_lanes", "int_type", "intrinsic", "lanes", "last", "load_some", "mask_bits",
-    "mask_type", "merge", "merge_all", "reduce", "reduce_add", "select", "shift_in", "splat", "toss", "vector",
+    "mask_type", "merge", "merge_all", "reduce", "reduce_add", "select", "shift_in", "splat", "store_some", "toss",
+    "vector",
 ]  # fmt: skip
 
 BYTES = 64
@@ -85,12 +86,25 @@ def first_lanes(fn: Function, type: str, count: Operand) -> Value:
 
 
 def load_some(fn: Function, type: str, address: Value, mask: Value, align: int) -> Value:
-    """Load the elements of a mask; the others are zero, and are not read."""
+    """Load the elements of a mask; the others are zero, and are not read.
+
+    The call has the form that `widen` writes: a module has one declaration of it.
+    """
     name = f"llvm.masked.load.v{lanes(type)}{_SUFFIX.get(element(type), element(type))}.p0"
-    fn.module.declare(name, type, ["ptr", mask.type, type])
+    fn.module.declare(name, type, ["ptr", "i32", mask.type, type])
     place, mask = fn.use(address), fn.use(mask)
-    operands = f"ptr align {align} {place.text}, {mask.type} {mask.text}, {type} zeroinitializer"
+    operands = f"ptr {place.text}, i32 {align}, {mask.type} {mask.text}, {type} zeroinitializer"
     return fn.define(type, f"call {type} @{name}({operands})")
+
+
+def store_some(fn: Function, value: Value, address: Value, mask: Value, align: int) -> None:
+    """Store the elements of a mask; the others are not written."""
+    type = value.type
+    name = f"llvm.masked.store.v{lanes(type)}{_SUFFIX.get(element(type), element(type))}.p0"
+    fn.module.declare(name, "void", [type, "ptr", "i32", mask.type])
+    value, place, mask = fn.use(value), fn.use(address), fn.use(mask)
+    operands = f"{type} {value.text}, ptr {place.text}, i32 {align}, {mask.type} {mask.text}"
+    fn.emit(f"call void @{name}({operands})")
 
 
 def intrinsic(fn: Function, name: str, *args: Value, result: str = "") -> Value:

@@ -4,7 +4,8 @@
 function to the module. It is always inlined. There are no branches, tables or calls in it: selection is by `select`,
 2**n is put together from bits. (sin, cos, tan and fmod call libm for arguments that hardly occur, in a way that does
 not keep a loop from being vectorised: see `reals.Body.rarely`.) Where `fn.lanes` tells how the loop around will be
-vectorised, as in kernels, the call is one of a routine instead, see `dsl.codegen.library.elementary`.
+vectorised, as in kernels, the call is one of a routine instead, see `dsl.codegen.library.elementary`; or a short
+function's instructions are put in its place, where `fn.spliced` asks for that.
 
 Special values are NumPy's and SciPy's: NaN, infinities, signed zeros, subnormal numbers, overflow. The largest errors
 found over the whole range, in units of the last place (`tests/test_math.py` with 1.5 million samples of each part of
@@ -56,6 +57,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -74,13 +76,19 @@ from dsl.codegen.math.remainder import fmod
 from dsl.codegen.math.roots import cbrt, hypot
 from dsl.codegen.math.sums import logaddexp, logaddexp2
 from dsl.codegen.math.trigonometric import cos, sin, tan
+from dsl.codegen.vector_unit import register_bytes
 
 __all__ = ["FUNCTIONS", "call"]
 
 HAS_FMA: bool | None = None
 """Whether to emit fused multiply-adds, which LLVM makes calls of libm for where the CPU has none; None asks the CPU."""
 
+HAS_SCALING: bool | None = None
+"""Whether to multiply by powers of two with LLVM's function for that, an instruction with AVX-512; None asks the CPU."""
+
 _PURE = "nounwind willreturn memory(none)"
+_SHORT = 30  # instructions
+_NAME = re.compile(r"%\w+")
 
 FUNCTIONS: dict[str, Callable[..., Real]] = {
     function.__name__: function
@@ -126,7 +134,29 @@ def call(fn: Function, name: str, *args: Value) -> Value:
     if fn.module.libdevice and name in LIBDEVICE:
         own = f"__nv_{LIBDEVICE[name]}{'f' if args[0].type == 'float' else ''}"
         return fn.call(args[0].type, own, *args)
-    return inline(fn, name, *args) if fn.lanes is None else _call_routine(fn, name, *args)
+    if fn.lanes is None:
+        return inline(fn, name, *args)
+    if fn.spliced is not None and is_short(name, args[0].type):
+        fn.spliced.append(name)
+        return _splice(fn, name, *args)
+    return _call_routine(fn, name, *args)
+
+
+def is_short(name: str, type: str) -> bool:
+    """Tell whether a function is so short that a call, around which registers must be saved, takes as long again."""
+    return 0 < len(define(name, type).steps) <= _SHORT
+
+
+def _splice(fn: Function, name: str, *args: Value) -> Value:
+    """Emit a function's instructions in the place of a call."""
+    definition = define(name, args[0].type)
+    for external, (result, params, attributes) in definition.declarations.items():
+        fn.module.declare(external, result, params, attributes)
+    names = {f"%{label}": fn.use(arg).text for label, arg in zip("xyz", args)}
+    for made, text in definition.steps:
+        last = fn.define(definition.result, _NAME.sub(lambda found: names[found[0]], text))
+        names[made] = last.text
+    return last
 
 
 def arity(name: str) -> int:
@@ -177,26 +207,44 @@ class Definition:
     texts: dict[str, str]
     declarations: dict[str, tuple[str, list[str], str]]
     has_parts: bool
+    steps: list[tuple[str, str]]
+    """Of a function that is one block and calls none: what each instruction makes, and its text."""
 
 
 def define(name: str, type: str, part: str = "", *, device: bool = False) -> Definition:
     """Return the definition of one of `FUNCTIONS` for float or double; for a GPU, every one of which multiplies and adds at once."""
-    has_fma = device or (_cpu_has_fma() if HAS_FMA is None else HAS_FMA)
-    return _definition(name, type, part, has_fma)
+    has_fma = device or cpu_has_fma()
+    has_scaling = register_bytes() == 64 if HAS_SCALING is None else HAS_SCALING
+    has_scaling = has_scaling and has_fma and not device
+    return _definition(name, type, part, has_fma, has_scaling)
 
 
 @functools.cache
-def _definition(name: str, type: str, part: str, has_fma: bool) -> Definition:
+def _definition(name: str, type: str, part: str, has_fma: bool, has_scaling: bool) -> Definition:
     format = FORMATS[type]
     symbol = f"dsl.{name}.{format.name}" + (f".{part}" if part else "")
-    body = Body.start(symbol, format, arity(name), has_fma, part)
+    body = Body.start(
+        symbol, format, arity(name), has_fma=has_fma, has_scaling=has_scaling, part=part
+    )
     result = FUNCTIONS[name](*(Real(body, param) for param in body.fn.params)).value
     if part == "far":
         assert body.far is not None
         result = body.far.value
     body.fn.ret(result)
     texts = {**body.includes, symbol: body.fn.text()}
-    return Definition(symbol, result.type, texts, body.declarations, body.far is not None)
+    parts = body.far is not None
+    steps = [] if parts or body.includes else _steps(texts[symbol])
+    return Definition(symbol, result.type, texts, body.declarations, parts, steps)
+
+
+def _steps(text: str) -> list[tuple[str, str]]:
+    lines = [line.strip().split(" = ", 1) for line in text.splitlines() if line.startswith("  %")]
+    return [(made, instruction) for made, instruction in lines]
+
+
+def cpu_has_fma() -> bool:
+    """Tell whether code for the CPU may multiply and add at once."""
+    return _cpu_has_fma() if HAS_FMA is None else HAS_FMA
 
 
 @functools.cache

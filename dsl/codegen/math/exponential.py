@@ -65,6 +65,9 @@ def exp(x: Real) -> Real:
 
 def exp_of(x: Real) -> Real:
     """e**x for an x within `EXP_LIMITS`, or NaN."""
+    if x.body.has_scaling:
+        n = (x * LOG2_E).intrinsic("rint")
+        return polynomial(reduced(x, n), (1.0, 1.0, *EXP[x.format.name])).times_power(n)
     n, scales = _whole_part(x, LOG2_E)
     r = reduced(x, n)
     return polynomial(r, (1.0, 1.0, *EXP[x.format.name])) * scales[0] * scales[1]
@@ -116,11 +119,12 @@ def exp2(x: Real) -> Real:
 
 def exp2_of(x: Real, low: Real | None = None) -> Real:
     """2**(x + low) for an x not far outside `EXP2_LIMITS`, or NaN, and a tiny correction."""
-    n, scales = _whole_part(x, 1.0)
+    n, scales = (x.intrinsic("rint"), None) if x.body.has_scaling else _whole_part(x, 1.0)
     r = x - n
     if low is not None:
         r = r + low
-    return fma(r, polynomial(r, EXP2[x.format.name]), 1.0) * scales[0] * scales[1]
+    power = fma(r, polynomial(r, EXP2[x.format.name]), 1.0)
+    return power.times_power(n) if scales is None else power * scales[0] * scales[1]
 
 
 def exp2_parts(x: Real, low: Real) -> tuple[Real, Real, Double]:

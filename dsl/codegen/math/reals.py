@@ -82,19 +82,22 @@ class Body:
 
     fn: Function
     has_fma: bool = True
+    has_scaling: bool = False  # whether the CPU multiplies by powers of two in one instruction
     near_only: bool = False
     far: Flag | None = None  # where `rarely` calls a function
     declarations: dict[str, tuple[str, list[str], str]] = field(default_factory=dict)
     includes: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def start(name: str, format: Format, arity: int, has_fma: bool, part: str = "") -> Body:
+    def start(
+        name: str, format: Format, arity: int, *, has_fma: bool, has_scaling: bool, part: str = ""
+    ) -> Body:
         """Start the definition of a function of `arity` numbers of one format, or of a part of it, see `Definition`."""
         result = "i1" if part == "far" else format.type
         attributes = "alwaysinline nounwind willreturn memory(none)"
         params = [(format.type, label) for label in "xyz"[:arity]]
         fn = Module(name).function(name, result, params, internal=True, attributes=attributes)
-        return Body(fn, has_fma, near_only=bool(part))
+        return Body(fn, has_fma, has_scaling, near_only=bool(part))
 
     def define(self, type: str, instruction: str) -> Value:
         return self.fn.define(type, instruction)
@@ -230,6 +233,15 @@ class Real:
     def at_least(self, limit: float) -> Real:
         """The larger of this and the limit; a NaN stays."""
         return select(self < limit, limit, self)
+
+    def times_power(self, n: Real) -> Real:
+        """This times 2**n, n a whole number or, if this is a NaN, anything; for CPUs that have an instruction for it."""
+        name, type = f"llvm.ldexp.{self.format.name}.i32", self.value.type
+        self.body.declarations[name] = (type, [type, "i32"], "nounwind")
+        whole = self.body.define("i32", f"fptosi {type} {n.value.text} to i32")
+        whole = self.body.define("i32", f"freeze i32 {whole.text}")
+        text = f"call {type} @{name}({type} {self.value.text}, i32 {whole.text})"
+        return Real(self.body, self.body.define(type, text))
 
     def bits(self) -> Whole:
         whole = self.format.whole

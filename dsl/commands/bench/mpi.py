@@ -24,6 +24,7 @@ SIZES = (8, 1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 
 def run_mpi(target: Path | None) -> int:
     """Measure everything, print a table on rank 0, and return the exit code."""
+    import dsl.parallel  # noqa: F401  # which says how ranks reach each other
     from dsl.mpi.world import world
 
     here = world()

@@ -15,6 +15,7 @@ import numpy as np
 from dsl.errors import IndexTypeError, ShapeError
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
+    _FUNCTIONS,
     Kind,
     Traced,
     cast,
@@ -33,8 +34,8 @@ from dsl.ir.graph import Value
 from dsl.ir.types import BFLOAT16, BOOL, I64, Shape, size_of
 
 __all__ = [
-    "NoValue", "agree", "along", "array_of", "ask", "box", "broadcast", "common", "convert", "counter", "dims_of", "drop_view",
-    "flat_view", "gather_axis", "into", "is_half", "is_inexact", "is_symbolic", "keep_dims", "merge_axes",
+    "NoValue", "agree", "along", "array_of", "ask", "box", "broadcast", "common", "convert", "convert_array", "counter", "dims_of",
+    "drop_view", "flat_view", "gather_axis", "into", "is_half", "is_inexact", "is_symbolic", "keep_dims", "merge_axes",
     "normal_axes", "normal_axis", "number", "plain", "reduced_axes", "result_dtype", "splat", "vector_of", "weak",
     "with_dims",
 ]  # fmt: skip
@@ -83,7 +84,15 @@ def result_dtype(*xs: Any) -> np.dtype:
 
 def convert(x: Any, dtype: Any) -> Array:
     """Return an operand as an array of `dtype`."""
-    return fresh(operand(lift(x) if isinstance(x, (list, tuple)) else x, supported_dtype(dtype)))
+    target = supported_dtype(dtype)
+    if isinstance(x, (list, tuple)):
+        return _FUNCTIONS["array"](x, target)
+    return fresh(operand(x, target))
+
+
+def convert_array(x: Any, dtype: Any) -> Array:
+    """Return an operand as an array of `dtype`, numbers that do not fit wrapped, as those functions do that make arrays first."""
+    return convert(lift(x), dtype)
 
 
 def common(*xs: Any) -> list[Array]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import ShapeError, TypeRuleError
+from dsl.errors import NumberError, ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
     along,
     array_of,
@@ -18,12 +18,12 @@ from dsl.frontend.functions.arguments import (
     is_half,
     is_inexact,
     number,
-    plain,
     result_dtype,
     splat,
 )
 from dsl.frontend.functions.elementwise import where
 from dsl.frontend.library import implements
+from dsl.frontend.numbers import assigned, is_assigned, is_plain_number, made
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     _FUNCTIONS,
@@ -64,23 +64,23 @@ def array(
     like: Any = None,
 ) -> Any:
     """Make an array of numbers, arrays or nested lists of them."""
-    made = _assemble(object, dtype)
-    if dtype is not None and made.dtype != np.dtype(dtype):
-        made = fresh(cast(read(made), supported_dtype(dtype)))
-    elif copy and made is object:
-        made = made.copy()
-    if made.kind is not Kind.ARRAY:
-        made = fresh(read(made))
-    missing = int(ndmin) - made.ndim
-    return drop_view(made, (1,) * missing + dims_of(made)) if missing > 0 else made
+    found = _assemble(object, dtype)
+    if dtype is not None and found.dtype != np.dtype(dtype):
+        found = fresh(cast(read(found), supported_dtype(dtype)))
+    elif copy and found is object:
+        found = found.copy()
+    if found.kind is not Kind.ARRAY:
+        found = fresh(read(found))
+    missing = int(ndmin) - found.ndim
+    return drop_view(found, (1,) * missing + dims_of(found)) if missing > 0 else found
 
 
 def _assemble(x: Any, dtype: Any) -> Array:
     if not isinstance(x, (list, tuple)):
-        return lift(x)
+        return constant(made(x, dtype)) if dtype is not None and is_plain_number(x) else lift(x)
     if _only_numbers(x):
         return _from_numbers(x, dtype)
-    parts = [_assemble(item, None) for item in x]
+    parts = [_part(item, dtype) for item in x]
     _check_same_shape(parts)
     target = (
         result_dtype(*(part.dtype for part in parts)) if dtype is None else supported_dtype(dtype)
@@ -88,6 +88,13 @@ def _assemble(x: Any, dtype: Any) -> Array:
     scope = current_scope()
     rows = [scope.emit("reshape", cast(read(p), target), shape=(1, *dims_of(p))) for p in parts]
     return fresh(scope.emit("concatenate", *rows, axis=0) if len(rows) > 1 else rows[0])
+
+
+def _part(x: Any, dtype: Any) -> Array:
+    """Return an item of a list; what is known of it now is converted as NumPy stores it in an array."""
+    if dtype is None or isinstance(x, (list, tuple)) or not is_assigned(x, np.dtype(dtype)):
+        return _assemble(x, dtype)
+    return constant(assigned(x, np.dtype(dtype)))
 
 
 def _only_numbers(x: Any) -> bool:
@@ -98,10 +105,11 @@ def _only_numbers(x: Any) -> bool:
 
 def _from_numbers(x: Any, dtype: Any) -> Array:
     try:
-        made = np.array(x, dtype=dtype)
-    except ValueError as error:
-        raise ShapeError(str(error), location=here()) from None
-    return constant(made)
+        return constant(made(x, dtype))
+    except NumberError as error:
+        if "inhomogeneous" in error.message:
+            raise ShapeError(error.message, location=here()) from None
+        raise
 
 
 def _check_same_shape(parts: list[Array]) -> None:
@@ -185,10 +193,10 @@ def full(
     value = lift(fill_value)
     target = value.dtype if dtype is None else supported_dtype(dtype)
     if value.ndim == 0:
-        return _full(shape, fill_value if plain(fill_value) else value, target)
-    made = _full(shape, 0, target)
-    made[...] = value
-    return made
+        return _full(shape, fill_value if isinstance(fill_value, int) else value, target)
+    filled = _full(shape, 0, target)
+    filled[...] = value
+    return filled
 
 
 def _like(prototype: Any, value: Any, dtype: Any, shape: Any) -> Array:

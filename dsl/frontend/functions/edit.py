@@ -190,10 +190,13 @@ def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) ->
     """Copy values into an array, where a mask says so."""
     x = _target(dst, "copyto")
     source = lift(src)
-    if source.kind is not Kind.PYTHON and not np.can_cast(source.dtype, x.dtype, casting=casting):
-        text = f"Cannot cast array data from {source.dtype!r} to {x.dtype!r} according to the rule {casting!r}"
+    weak = source.kind is Kind.PYTHON and source.dtype.kind in "iu"
+    if not weak and not np.can_cast(source.dtype, x.dtype, casting=casting):
+        what = "array data" if source.ndim else "scalar"
+        text = f"Cannot cast {what} from {source.dtype!r} to {x.dtype!r} according to the rule {casting!r}"
         raise TypeRuleError(text, location=here())
-    x[...] = convert(src, x.dtype) if where is True else choose(where, convert(src, x.dtype), x)
+    new = convert(src if weak else source, x.dtype)
+    x[...] = new if where is True else choose(where, new, x)
 
 
 @implements("put")

@@ -14,6 +14,7 @@ from dsl.frontend.functions.arguments import (
     array_of,
     broadcast,
     convert,
+    convert_array,
     counter,
     dims_of,
     into,
@@ -93,7 +94,9 @@ def where(condition: Any, x: Any = NoValue, y: Any = NoValue, /) -> Any:
     if x is NoValue or y is NoValue:
         raise ShapeError("either both or neither of x and y should be given", location=here())
     dtype = result_dtype(x, y)
-    flags, lhs, rhs = broadcast(convert(condition, BOOL), convert(x, dtype), convert(y, dtype))
+    flags, lhs, rhs = broadcast(
+        convert(condition, BOOL), convert_array(x, dtype), convert_array(y, dtype)
+    )
     return fresh(current_scope().emit("where", read(flags), read(lhs), read(rhs)))
 
 
@@ -109,9 +112,9 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
             text = f"invalid entry {k} in condlist: should be boolean ndarray"
             raise TypeRuleError(text, location=here())
     dtype = result_dtype(*choicelist, default)
-    result: Any = convert(default, dtype)
+    result: Any = convert_array(default, dtype)
     for condition, choice in reversed(list(zip(condlist, choicelist, strict=True))):
-        result = where(condition, convert(choice, dtype), result)
+        result = where(condition, convert_array(choice, dtype), result)
     return result
 
 

@@ -12,12 +12,14 @@ from dsl.frontend.functions.arguments import (
     ask,
     common,
     convert,
+    convert_array,
     counter,
     dims_of,
     gather_axis,
     into,
     normal_axis,
     number,
+    result_dtype,
     vector_of,
     with_dims,
 )
@@ -117,7 +119,8 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
 def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """Build an array from a list of arrays by an index into the list."""
     parts = list(lift(choices)) if isinstance(choices, (Traced, np.ndarray)) else list(choices)
-    index, *spread = broadcast_arrays(_integers(a), *common(*parts))
+    dtype = result_dtype(*parts)
+    index, *spread = broadcast_arrays(_integers(a), *(convert_array(part, dtype) for part in parts))
     index = bounded(index, len(parts), mode)
     if mode == "raise":
         ask(np.all((index >= 0) & (index < len(parts))), "invalid entry in choice array")
@@ -181,7 +184,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
     table = vector_of(a)
     if sorter is not None:
         table = gather_axis(table, _integers(sorter), 0)
-    table, wanted = common(table, v)
+    table, wanted = common(table, array_of(v))
     return emit("searchsorted", table, wanted, side=side)
 
 

@@ -25,14 +25,18 @@ from dsl.frontend.functions.elementwise import where as choose
 from dsl.frontend.functions.join import concatenate, flip
 from dsl.frontend.functions.shape import squeeze
 from dsl.frontend.library import implements
+from dsl.frontend.numbers import assigned
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     as_dim,
+    constant,
     fresh,
     lift,
     read,
 )
 from dsl.ir.dims import DimLike, dim_min
+from dsl.ir.graph import Value
+from dsl.ir.types import Shape
 
 Array = Any
 
@@ -103,7 +107,7 @@ def _pad_constant(x: Array, widths: list[tuple[DimLike, DimLike]], values: Any) 
     fills = _pairs(values, x.ndim)
     low, high = (tuple(pair[side] for pair in widths) for side in (0, 1))
     if plain(fills) and len({*itertools.chain(*fills)}) <= 1:
-        fill = splat(fills[0][0] if fills else 0, (), x.dtype)
+        fill = _fill(fills[0][0] if fills else 0, (), x.dtype)
         return fresh(current_scope().emit("pad", read(x), fill, low=low, high=high))
     for axis, (before, after) in enumerate(widths):
         x = _joined(
@@ -114,7 +118,13 @@ def _pad_constant(x: Array, widths: list[tuple[DimLike, DimLike]], values: Any) 
 
 def _band(x: Array, axis: int, width: DimLike, value: Any) -> Array:
     dims = tuple(width if k == axis else d for k, d in enumerate(dims_of(x)))
-    return fresh(splat(value, dims, x.dtype))
+    return fresh(_fill(value, dims, x.dtype))
+
+
+def _fill(value: Any, shape: Shape, dtype: np.dtype) -> Value:
+    """Return an array full of a number, which NumPy makes a NumPy scalar before it stores it."""
+    stored = constant(assigned(np.asarray(value)[()], dtype)) if plain(value) else value
+    return splat(stored, shape, dtype)
 
 
 def _joined(x: Array, axis: int, before: Array, after: Array) -> Array:

@@ -14,7 +14,6 @@ from dsl.frontend.functions.arguments import (
     ask,
     convert,
     dims_of,
-    gather_axis,
     into,
     is_inexact,
     merge_axes,
@@ -26,7 +25,8 @@ from dsl.frontend.functions.arguments import (
 )
 from dsl.frontend.functions.elementwise import where as choose
 from dsl.frontend.functions.moments import mean
-from dsl.frontend.functions.reduce import all_, sum_
+from dsl.frontend.functions.reduce import all_, any_, sum_
+from dsl.frontend.functions.shape import moveaxis
 from dsl.frontend.library import implements
 from dsl.frontend.scopes import here
 from dsl.frontend.traced import (
@@ -35,14 +35,36 @@ from dsl.frontend.traced import (
     read,
     wrap,
 )
-from dsl.ir.types import I64, Shape, size_of
+from dsl.ir.dims import DimLike
+from dsl.ir.types import BOOL, I64, Shape, size_of
 
 Array = Any
 U64, F32, F64 = np.dtype(np.uint64), np.dtype(np.float32), np.dtype(np.float64)
 
 
-def _sorted_rows(x: Array) -> Array:
-    return emit("sort", x, axis=0, stable=False, descending=False)
+def _rows_at(x: Array, axes: tuple[int, ...], *places: Array) -> list[Array]:
+    """Return what is at places of shape (q, 1, …) or (q, …) of the elements sorted along axes, as (q, …)."""
+    if all(d == 1 for d in dims_of(places[0])[1:]):
+        flat = np.stack([with_dims(at, dims_of(at)[:1]) for at in places], 1)  # neighbours together
+        found = _selected(x, axes, convert(with_dims(flat, (size_of(dims_of(flat)),)), I64))
+        return [found[k :: len(places)] for k in range(len(places))]
+    rows = emit("sort", merge_axes(x, axes), axis=0, stable=False, descending=False)
+    return [np.take_along_axis(rows, np.maximum(at, 0), 0) for at in places]
+
+
+def _selected(x: Array, axes: tuple[int, ...], places: Array) -> Array:
+    """Return elements by their places along axes, in front of the other axes; lines in memory stay as they are."""
+    if x.ndim - 1 not in axes:
+        return emit("nth_element", merge_axes(x, axes), places, axis=0)
+    rest = tuple(k for k in range(x.ndim) if k not in axes)
+    others = tuple(dims_of(x)[k] for k in rest)
+    lines = with_dims(x.transpose((*rest, *axes)), (*others, _count(x, axes)))
+    return moveaxis(emit("nth_element", lines, places, axis=len(rest)), -1, 0)
+
+
+def _count(x: Array, axes: tuple[int, ...]) -> DimLike:
+    """Return how many elements are reduced to one."""
+    return size_of(tuple(dims_of(x)[k] for k in axes))
 
 
 def _kept(
@@ -55,6 +77,11 @@ def _kept(
     )
 
 
+def _middle(size: Any, low: Array, high: Array) -> Array:
+    """Return the mean of two rows, of shape (1, …), or the first one where a size is odd."""
+    return choose(size % 2 == 1, mean(low, 0), mean(np.concatenate([low, high]), 0))
+
+
 @implements("median")
 def median(
     a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
@@ -62,17 +89,11 @@ def median(
     """Return the median over axes; NaN if there is one."""
     x = array_of(a)
     axes = normal_axes(axis, x.ndim)
-    rows = _sorted_rows(merge_axes(x, axes))
-    size = dims_of(rows)[0]
-    if isinstance(size, int):
-        result = mean(rows[(size - 1) // 2 : size // 2 + 1] if size else rows, axis=0)
-    else:
-        low, high = rows[(number(size) - 1) // 2], rows[number(size) // 2]
-        result = wrap(
-            read(choose(number(size) % 2 == 1, mean(low[None], 0), mean(np.stack([low, high]), 0)))
-        )
-    if is_inexact(x.dtype) and size != 0:
-        result = wrap(read(choose(np.isnan(rows[-1]), rows[-1], result)))
+    size = number(_count(x, axes))
+    places = (convert([at], I64) for at in ((size - 1) // 2, size // 2))
+    result = _middle(size, *_rows_at(x, axes, *places))
+    missing = any_(np.isnan(x), axes) if is_inexact(x.dtype) else convert(size == 0, BOOL)
+    result = wrap(read(choose(missing, convert(np.nan, result.dtype), result)))
     return into(_kept(result, (), dims_of(x), axes, keepdims), out, "unsafe")
 
 
@@ -91,11 +112,9 @@ def nanmedian(
     axes = normal_axes(axis, x.ndim)
     if any(dims_of(x)[k] == 0 for k in axes):
         return mean(x, axes, None, out, keepdims)
-    rows = _sorted_rows(merge_axes(x, axes))
-    count = sum_(~np.isnan(rows), 0)
-    low = np.take_along_axis(rows, np.maximum((count - 1) // 2, 0)[None], 0)
-    high = np.take_along_axis(rows, np.minimum(count // 2, rows.shape[0] - 1)[None], 0)
-    result = choose(count % 2 == 1, low[0], mean(np.concatenate([low, high]), 0))
+    count = sum_(~np.isnan(x), axes)
+    places = (at[None] for at in ((count - 1) // 2, count // 2))
+    result = _middle(count, *_rows_at(x, axes, *places))
     result = wrap(read(choose(count == 0, convert(np.nan, x.dtype), result)))
     return into(_kept(result, (), dims_of(x), axes, keepdims), out, "unsafe")
 
@@ -144,47 +163,45 @@ def _quantiles(
             f"{method!r} is not a valid method. Use one of: {_POSITIONS.keys()}", location=here()
         )
     axes = normal_axes(axis, x.ndim)
-    rows = _sorted_rows(merge_axes(x, axes))
-    q_dims = dims_of(q)
-    flat = with_dims(q, (size_of(q_dims), *(1,) * (rows.ndim - 1)))
+    q_dims, size = dims_of(q), _count(x, axes)
+    others = tuple(d for k, d in enumerate(dims_of(x)) if k not in axes)
+    if skip_nan and size == 0:
+        empty = splat(np.nan, (*q_dims, *others), result_dtype(x, q))
+        return into(_kept(wrap(empty), q_dims, dims_of(x), axes, keepdims), out, "unsafe")
+    if not isinstance(size, int) or size == 0:
+        words = "index -1 is out of bounds for axis 0 with size 0"
+        ask(convert(number(size) != 0, BOOL), words, "IndexError")
+    flat = with_dims(q, (size_of(q_dims), *(1,) * len(others)))
     has_nan = is_inexact(x.dtype)
-    count = sum_(~np.isnan(rows), 0) if skip_nan and has_nan else number(dims_of(rows)[0])
+    count = sum_(~np.isnan(x), axes) if skip_nan and has_nan else number(size)
     if skip_nan and has_nan and is_inexact(q.dtype):
         count = convert(count, q.dtype)
-    if skip_nan and dims_of(rows)[0] == 0:
-        empty = splat(np.nan, (*q_dims, *dims_of(rows)[1:]), result_dtype(rows, q))
-        return into(_kept(wrap(empty), q_dims, dims_of(x), axes, keepdims), out, "unsafe")
-    result = _interpolated(rows, count, flat, method, weak_q)
-    if has_nan and not skip_nan:
-        result = choose(np.isnan(rows[-1]), convert(np.nan, result.dtype), result)
-    elif has_nan:
-        result = choose(count == 0, convert(np.nan, result.dtype), result)
-    result = wrap(read(with_dims(result, (*q_dims, *dims_of(rows)[1:]))))
+    result = _interpolated(x, axes, count, flat, method, weak_q)
+    if has_nan:
+        missing = count == 0 if skip_nan else any_(np.isnan(x), axes)
+        result = choose(missing, convert(np.nan, result.dtype), result)
+    result = wrap(read(with_dims(result, (*q_dims, *others))))
     return into(_kept(result, q_dims, dims_of(x), axes, keepdims), out, "unsafe")
 
 
-def _interpolated(rows: Array, count: Any, q: Array, method: str, weak_q: bool) -> Array:
+def _interpolated(
+    x: Array, axes: tuple[int, ...], count: Any, q: Array, method: str, weak_q: bool
+) -> Array:
     at = _POSITIONS[method](count, q)
     if at.dtype.kind in "iu":
-        return _rows_at(rows, at)
+        return _rows_at(x, axes, at)[0]
     last = count - 1
     below, above = at < 0, at >= last
     low = choose(above, last, choose(below, 0.0, np.floor(at)))
     high = choose(above, last, choose(below, 0.0, np.floor(at) + 1))
-    previous, following = _rows_at(rows, low.astype(I64)), _rows_at(rows, high.astype(I64))
+    previous, following = _rows_at(x, axes, low.astype(I64), high.astype(I64))
     start = choose(above, -1.0, low)
     gamma = _GAMMAS.get(method, lambda gamma, at: gamma)(at - start, at).astype(at.dtype)
-    if weak_q:
-        gamma = gamma.astype(result_dtype(rows, 1.0))
+    near, rest = gamma >= 0.5, 1 - gamma
+    if weak_q:  # a Python number in NumPy, rounded where it meets the elements
+        gamma, rest = (part.astype(result_dtype(x, 1.0)) for part in (gamma, rest))
     gap = following - previous
-    return choose(gamma >= 0.5, following - gap * (1 - gamma), previous + gap * gamma)
-
-
-def _rows_at(rows: Array, at: Array) -> Array:
-    """Return rows at positions of shape (q, 1, …) or, one per column, of shape (q, …)."""
-    if all(d == 1 for d in dims_of(at)[1:]):
-        return gather_axis(rows, with_dims(at, dims_of(at)[:1]), 0)
-    return np.take_along_axis(rows, np.maximum(at, 0), 0)
+    return choose(near, following - gap * rest, previous + gap * gamma)
 
 
 def _fractions(q: Any, scale: float, words: str) -> tuple[Array, bool]:

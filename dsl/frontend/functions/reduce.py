@@ -14,6 +14,7 @@ from dsl.frontend.functions.arguments import (
     convert,
     dims_of,
     into,
+    is_half,
     keep_dims,
     normal_axis,
     reduced_axes,
@@ -25,9 +26,11 @@ from dsl.frontend.library import implements
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     _FUNCTIONS,
+    cast,
     emit,
     fresh,
     read,
+    wrap,
 )
 from dsl.ir.dims import lower_bound
 from dsl.ir.types import BOOL, I64, size_of
@@ -63,12 +66,19 @@ def _total(op: str, ufunc: np.ufunc, identity: int) -> Callable[..., Any]:
         x = array_of(a)
         x = convert(x, _widened(x.dtype) if dtype is None else dtype)
         axes = reduced_axes(axis, x.ndim)
-        result = emit(op, _masked(x, where, identity), axes=axes)
+        result = _accumulated(op, _masked(x, where, identity), axes)
         if initial is not NoValue and initial is not None:
             result = ufunc(result, convert(initial, x.dtype))
         return into(keep_dims(result, dims_of(x), axes, keepdims), out)
 
     return total
+
+
+def _accumulated(op: str, x: Array, axes: tuple[int, ...]) -> Array:
+    """Reduce; halves are accumulated in float32 and rounded once, as NumPy does along contiguous axes."""
+    if not is_half(x.dtype):
+        return emit(op, x, axes=axes)
+    return wrap(cast(read(emit(op, convert(x, F32), axes=axes)), x.dtype))
 
 
 _sum, _prod = _total("sum", np.add, 0), _total("prod", np.multiply, 1)

@@ -10,6 +10,7 @@ from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions.arguments import (
     agree,
     array_of,
+    ask,
     common,
     convert,
     counter,
@@ -26,9 +27,11 @@ from dsl.frontend.functions.shape import moveaxis, ravel
 from dsl.frontend.library import implements
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import Traced, emit, emit_many, fresh, lift, read
+from dsl.ir.dims import DimLike
 from dsl.ir.types import I64, size_of
 
 Array = Any
+_SHORT = 1024  # rows up to here are sorted where a partition is asked for
 
 
 # -- sorting -------------------------------------------------------------------------------------------------------
@@ -68,30 +71,58 @@ def argsort(
     return emit("argsort", x, axis=axis, stable=_is_stable(kind, stable))
 
 
-def _check_kth(kth: Any, size: Any) -> None:
-    for k in kth if isinstance(kth, (tuple, list)) else [kth]:
-        if isinstance(k, int) and isinstance(size, int) and not -size <= k < size:
-            raise ShapeError(f"kth(={k}) out of bounds ({size})", location=here())
+def _kth(kth: Any, size: DimLike) -> list[Any]:
+    """Return the places to be put in order, each from 0 on."""
+    found = [kth] if np.ndim(kth) == 0 else list(kth)
+    for k in found:
+        if isinstance(k, int) and isinstance(size, int):
+            if not -size <= k < size:
+                raise ShapeError(f"kth(={k}) out of bounds ({size})", location=here())
+            continue
+        n, k = number(size), array_of(k)
+        ask(array_of((k >= -n) & (k < n)), "kth(={}) out of bounds ({})", values=(k, array_of(n)))
+    return [np.where(array_of(k) < 0, k + number(size), k) for k in found]
 
 
 @implements("partition")
 def partition(
     a: Any, kth: Any, axis: Any = -1, kind: str = "introselect", order: Any = None
 ) -> Any:
-    """Return a copy with the k-th element in its sorted place; here all of them are."""
+    """Return a copy with the k-th element in its sorted place; the order of those before and after it is open."""
     x, place = _along(a, axis)
-    _check_kth(kth, dims_of(x)[place])
-    return sort(x, place)
+    places = _kth(kth, dims_of(x)[place])
+    if _is_sorted(x, place, places):
+        return sort(x, place)
+    return np.take_along_axis(x, _partitioned(x, place, places[0]), place)
 
 
 @implements("argpartition")
 def argpartition(
     a: Any, kth: Any, axis: Any = -1, kind: str = "introselect", order: Any = None
 ) -> Any:
-    """Return the indices of a partition; here those of a sort."""
+    """Return the indices of a partition."""
     x, place = _along(a, axis)
-    _check_kth(kth, dims_of(x)[place])
-    return argsort(x, place)
+    places = _kth(kth, dims_of(x)[place])
+    if _is_sorted(x, place, places):
+        return argsort(x, place, stable=True)
+    return _partitioned(x, place, places[0])
+
+
+def _is_sorted(x: Array, axis: int, places: list[Any]) -> bool:
+    """Tell whether a partition is best had by sorting everything."""
+    size = dims_of(x)[axis]
+    return len(places) != 1 or x.dtype.kind == "c" or (isinstance(size, int) and size <= _SHORT)
+
+
+def _partitioned(x: Array, axis: int, k: Any) -> Array:
+    """Return the indices of what is smaller than the k-th element, then of what is equal, then of what is larger."""
+    pivot = emit("nth_element", x, convert([k], I64), axis=axis)
+    less, more = x < pivot, x > pivot
+    if is_inexact(x.dtype):
+        lost, last = np.isnan(x), np.isnan(pivot)
+        less, more = less | (last & ~lost), more | (lost & ~last)
+    sides = convert(more, np.int8) - convert(less, np.int8)
+    return emit("argsort", array_of(sides), axis=axis, stable=True)
 
 
 @implements("lexsort")
@@ -137,6 +168,8 @@ def unique(
 ) -> Any:
     """Return the sorted distinct values, and where they come from if asked."""
     x = array_of(ar)
+    if axis is None and equal_nan and not (return_index or return_inverse or return_counts):
+        return _unique_values(with_dims(x, (size_of(dims_of(x)),)))
     if axis is not None:
         parts = _unique_rows(x, normal_axis(axis, x.ndim))
     elif is_inexact(x.dtype) and not equal_nan:
@@ -151,6 +184,17 @@ def unique(
     wanted = [(return_index, index), (return_inverse, inverse), (return_counts, counts)]
     chosen = (values, *(part for asked, part in wanted if asked))
     return chosen if len(chosen) > 1 else values
+
+
+def _unique_values(x: Array) -> Array:
+    """Return the distinct values of a vector, all NaNs being one."""
+    ranked = sort(x, stable=True)
+    one, other = ranked[1:], ranked[:-1]
+    new = one != other
+    if is_inexact(x.dtype):
+        new = new & ~(np.isnan(one) & np.isnan(other))
+    first = concatenate([counter(dims_of(x)[0])[:1] == 0, new])
+    return gather_axis(ranked, flatnonzero(first), 0)
 
 
 def _unique_rows(x: Array, axis: int) -> tuple[Array, ...]:
@@ -231,11 +275,12 @@ def isin(
     """Tell which elements are among the test elements."""
     x, tests = common(array_of(element), array_of(test_elements))
     table = sort(ravel(tests))
-    low, high = (
-        emit("searchsorted", table, fresh(read(x)), side=side) for side in ("left", "right")
-    )
-    found = low != high
-    if is_inexact(x.dtype):
+    low = emit("searchsorted", table, fresh(read(x)), side="left")
+    size = dims_of(table)[0]
+    if isinstance(size, int) and size:
+        found = gather_axis(table, np.minimum(low, size - 1), 0) == x  # never for NaN
+    else:
+        found = low != emit("searchsorted", table, fresh(read(x)), side="right")
         found = found & (x == x)
     return array_of(~found if invert else found)
 

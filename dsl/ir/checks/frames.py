@@ -6,7 +6,7 @@ the frame it names, `exit` in the parent of its input's frame, every other node 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from dsl.ir.checks.matching import bind, symbols_in
@@ -51,6 +51,12 @@ class Frames:
     def of(self, value: Value) -> str:
         """The frame of a value."""
         return self._after.get(value.node, ROOT)
+
+
+def most_iterations(enters: Iterable[Node], otherwise: int) -> int:
+    """Return how many iterations of a frame may be alive: what its enters say or, where they do not, another bound."""
+    name = "parallel_iterations"
+    return min((node.attrs[name] for node in enters if name in node.attrs), default=otherwise)
 
 
 def _text(frame: str) -> str:

@@ -111,7 +111,7 @@ _CONTROL: dict[str, dict[str, Kinds]] = {
     "while": {"carried": (int,)}, "scan": {"carried": (int,)}, "recording_while": {"carried": (int,)},
     "recording_scan": {"carried": (int,)}, "enter": {"frame": (str,)}, "send": {"key": (str,)}, "recv": {"key": (str,)},
 }  # fmt: skip
-_OPTIONAL: dict[str, Kinds] = {"invariant": (bool,)}
+_OPTIONAL: dict[str, Kinds] = {"invariant": (bool,), "parallel_iterations": (int,)}
 
 
 def attributes(facts: Facts) -> Iterator[Finding]:
@@ -131,6 +131,8 @@ def _attribute_faults(node: Node) -> Iterator[str]:
             yield f"{node.op.name} has no attribute {name}"
         elif not _is_kind(attr, _kinds(node.op, name)):
             yield f"attribute {name} is a {type(attr).__name__}"
+        elif name == "parallel_iterations" and attr < 1:
+            yield f"attribute {name} is {attr}, not at least 1"
 
 
 def _is_kind(attr: Any, kinds: Kinds) -> bool:

@@ -8,7 +8,7 @@ from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.derivative import Cotangent, Derivative, Part, constant, derive, linear
 from dsl.ir.graph import Node, Value
-from dsl.ir.types import I64, TensorType, scalar, size_of
+from dsl.ir.types import I64, Shape, TensorType, scalar, size_of
 
 A = Algebra
 
@@ -144,9 +144,15 @@ def _positions(a: A, node: Node) -> list[Value]:
         source = a.subtract(a.subtract(a.builder.size(x.shape[axis]), 1), found)
     else:
         source = a.argsort(x, axis=axis, stable=node.attrs["stable"])
+    return _everywhere(a, x.shape, axis, source)
+
+
+def _everywhere(a: A, shape: Shape, axis: int, source: Value) -> list[Value]:
+    """Return indices along an axis with those of where they are along the others."""
+    rank = len(shape)
     rows = [
         a.reshaped(
-            a.iota(size=x.shape[k], dtype=I64), [x.shape[k] if j == k else 1 for j in range(rank)]
+            a.iota(size=shape[k], dtype=I64), [shape[k] if j == k else 1 for j in range(rank)]
         )
         for k in range(rank)
     ]
@@ -165,6 +171,32 @@ def _sort_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
 
 
 derive("sort", Derivative(_sort_vjp, _sort_jvp))
+
+
+def _wanted(a: A, node: Node) -> list[Value]:
+    """Where each of the chosen elements came from: an index for every axis."""
+    (x, places), axis = node.inputs, node.attrs["axis"]
+    rank = len(x.shape)
+    order = a.argsort(x, axis=axis, stable=False)
+    last = a.subtract(a.builder.size(x.shape[axis]), 1)
+    found = a.gather(order, a.minimum(a.maximum(places, 0), last), axes=(axis,))
+    axes = (*range(1, axis + 1), 0, *range(axis + 1, rank))
+    return _everywhere(a, x.shape, axis, a.transpose(found, axes=axes))
+
+
+def _nth_element_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Cotangent | None]:
+    axes = tuple(range(len(node.inputs[0].shape)))
+    return [
+        Part("gather", node.inputs[0].tensor, gs[0], {"axes": axes}, tuple(_wanted(a, node))),
+        None,
+    ]
+
+
+def _nth_element_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
+    return [a.gather(ts[0], *_wanted(a, node), axes=tuple(range(len(ts[0].shape))))]
+
+
+derive("nth_element", Derivative(_nth_element_vjp, _nth_element_jvp))
 
 
 def _unique_vjp(a: A, node: Node, gs: Sequence[Value | None]) -> list[Cotangent | None]:

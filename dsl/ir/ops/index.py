@@ -8,6 +8,7 @@
   at a time, as `np.add.at`. Integers wrap; min and max keep NaN.
 - Sorting puts NaN last (complex: any number with a NaN part, by NumPy's order) and so first when descending. Equal
   elements keep their order when `stable`; otherwise their order is open. bfloat16 is ordered as float32 is.
+- `nth_element` takes a place before the first or after the last for that one.
 - `searchsorted` in an array that is not sorted gives some index, as NumPy does.
 - `unique` returns sorted values, all NaNs counting as one; an index is that of the first element equal to the
   value, for complex NaNs that of the first in sorted order.
@@ -229,6 +230,23 @@ def _argsort(x: np.ndarray, axis: int, stable: bool) -> np.ndarray:
     return np.argsort(_ordered(x), axis=axis, stable=stable)
 
 
+def _nth_element_type(inputs: Inputs, attrs: Attrs) -> TensorType:
+    x, places = operands("nth_element", inputs, x=ANY, places=INTEGERS)
+    axis = check_axis("nth_element", attrs["axis"], x)
+    require_rank("nth_element", "places", places, 1)
+    if places.dtype != I64:
+        refuse("nth_element", "places", "of dtype i64", places)
+    return TensorType(x.dtype, (*x.shape[:axis], places.shape[0], *x.shape[axis + 1 :]))
+
+
+def _nth_element(x: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
+    size = x.shape[axis]
+    if not size:
+        shape = (*x.shape[:axis], len(places), *x.shape[axis + 1 :])
+        return np.full(shape, 0 if x.dtype.kind in "biu" else np.nan, x.dtype)
+    return _sort(x, axis, stable=False).take(places, axis, mode="clip")
+
+
 def _searchsorted_type(inputs: Inputs, attrs: Attrs) -> TensorType:
     a, v = operands("searchsorted", inputs, a=ANY, v=ANY)
     require_rank("searchsorted", "a", a, 1)
@@ -250,6 +268,12 @@ _SORTS: list[dict[str, Any]] = [
 _ARGSORTS: list[dict[str, Any]] = [{"axis": axis, "stable": True} for axis in (0, 1)]
 
 
+def _nth_element_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    for dtype in DTYPES:
+        for axis, places in ((0, [1]), (1, [2, 0, 1, 1])):
+            yield Sample((draw(rng, dtype), np.array(places)), {"axis": axis})
+
+
 def _searchsorted_samples(rng: np.random.Generator) -> Iterable[Sample]:
     for dtype in DTYPES:
         for side in ("left", "right"):
@@ -262,5 +286,8 @@ op("sort", "x -> y", doc="Elements in order along `axis`.", type=partial(_sort_t
 op("argsort", "x -> y", doc="The indices that put x in order along `axis`, as int64.",
    type=partial(_sort_type, "argsort"), numpy=_argsort,
    samples=lambda rng: one_operand(rng, ANY, *_ARGSORTS))  # fmt: skip
+op("nth_element", "x, places -> y",
+   doc="The elements at `places` of the elements in order along `axis`; NaN or 0 if there are none.",
+   type=_nth_element_type, numpy=_nth_element, samples=_nth_element_samples)  # fmt: skip
 op("searchsorted", "a, v -> index", doc="Where v would go into the sorted vector a, as int64.",
    type=_searchsorted_type, numpy=_searchsorted, samples=_searchsorted_samples)  # fmt: skip

@@ -12,6 +12,7 @@ dead or alive, goes from the one to the other with the same key, in the same ite
 from __future__ import annotations
 
 import builtins
+import string
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,8 +32,17 @@ def _check_values(name: str, values: Inputs) -> None:
     operands(name, values, **{f"value{k}": ANY for k in range(len(values))})
 
 
+class _Formatter(string.Formatter):
+    """`str.format` with two formats more: an array as a list of Python `numbers`, or of NumPy's `scalars`."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "numbers":
+            return str(value.tolist())
+        return str(list(value)) if format_spec == "scalars" else format(value, format_spec)
+
+
 def _formatted(template: str, values: tuple[np.ndarray, ...]) -> str:
-    return template.format(*(np.asarray(value)[()] for value in values))
+    return _Formatter().vformat(template, [np.asarray(value)[()] for value in values], {})
 
 
 def _check_template(name: str, template: str, values: Inputs) -> None:

@@ -2,7 +2,7 @@
 
 Lines of up to 1024 elements are sorted by networks (`networks`). Longer ones are sorted by tiles of as many, which are
 merged in passes through memory: each thread finds by a binary search where its element goes. Sorts of indices are stable;
-in sorts of values that cannot be seen.
+in sorts of values that cannot be seen. `nth_element` sorts too.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsl.codegen.arrays import store_scalar
+import numpy as np
+
+from dsl.codegen.arrays import load_scalar, store_scalar
 from dsl.codegen.cuda.frame import Frame
 from dsl.codegen.cuda.grid import BLOCK, Geometry, ceil_div
 from dsl.codegen.cuda.ops.lines import Lines, flat, thread_number
 from dsl.codegen.cuda.ops.networks import TILE, Network, Sort, plain_words
 from dsl.codegen.cuda.ops.order import Order, Words, word_dtypes
-from dsl.codegen.cuda.source import Argument
+from dsl.codegen.cuda.source import Argument, Source
 from dsl.codegen.cuda.steps import Launch, Made, Step
 from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.standins import StandIn
@@ -41,7 +43,18 @@ def _lower(lowering: Lowering, node: ir.Node) -> Step:
     return Made((y,), *_emit(sort))
 
 
-LOWERINGS = dict.fromkeys(("sort", "argsort"), (lambda node: True, _lower))
+def _lower_nth_element(lowering: Lowering, node: ir.Node) -> Step:
+    """All lines are sorted; then each wanted element is fetched from its place."""
+    (x, _), (y,) = node.inputs, node.outputs
+    ordered = StandIn(None, x.tensor)
+    steps, _, scratch = _emit(Sort(lowering, x, ordered, node.attrs["axis"], indices=False))
+    return Made((y,), [*steps, _fetch(lowering, node, ordered)], {}, (ordered, *scratch))
+
+
+LOWERINGS = {
+    **dict.fromkeys(("sort", "argsort"), (lambda node: True, _lower)),
+    "nth_element": (lambda node: True, _lower_nth_element),
+}
 
 
 def emit_argsort(lowering: Lowering, x: ir.Value, y: ir.Value) -> Emitted:
@@ -162,3 +175,41 @@ def _place(sort: Sort, a: Sequence[ir.Value]) -> Launch:
     source.finish(BLOCK)
     geometry = Geometry((ceil_div(sort.count * sort.length, BLOCK), 1), BLOCK)
     return sort.lowering.done(source, geometry, f"result of {sort.name}")
+
+
+# -- elements by their places -----------------------------------------------------------------------------------------
+
+
+def _fetch(lowering: Lowering, node: ir.Node, ordered: ir.Value) -> Launch:
+    """Emit the kernel in which a thread copies an element from its place in a sorted line."""
+    (x, places), (y,), axis = node.inputs, node.outputs, node.attrs["axis"]
+    source = lowering.source("nth_element")
+    fn, n, out = source.fn, source.dim(x.shape[axis]), source.place(y)
+    known, wanted = source.array(ordered), source.array(places)
+    inner, width = source.dim(size_of(y.shape[axis + 1 :])), source.dim(y.shape[axis])
+    thread, total = thread_number(source), source.dim(size_of(y.shape))
+    with fn.if_(fn.compare("slt", thread, total)):
+        column, rest = fn.binary("urem", thread, inner), fn.binary("udiv", thread, inner)
+        which, outer = fn.binary("urem", rest, width), fn.binary("udiv", rest, width)
+        place = fn.load("i64", wanted.address(fn, (which,)), align=8)
+        line = fn.minimum(fn.maximum(place, 0), fn.sub(n, 1))
+        at = fn.add(fn.mul(fn.add(fn.mul(outer, n), line), inner), column)
+        fn.if_else(
+            fn.compare("sgt", n, 0),
+            lambda: _copy(source, x.dtype, flat(known, at, source), flat(out, thread, source)),
+            lambda: _none(source, x.dtype, flat(out, thread, source)),
+        )
+    source.finish(BLOCK)
+    geometry = Geometry((ceil_div(size_of(y.shape), BLOCK), 1), BLOCK)
+    return lowering.done(source, geometry, "nth_element")
+
+
+def _copy(source: Source, dtype: np.dtype, origin: Value, target: Value) -> None:
+    store_scalar(source.fn, dtype, load_scalar(source.fn, dtype, origin), target)
+
+
+def _none(source: Source, dtype: np.dtype, target: Value) -> None:
+    """Write what an element is of which there are none: NaN, or zero."""
+    bits = np.zeros(1, dtype) if dtype.kind in "biu" else np.full(1, np.nan, dtype)
+    for k, byte in enumerate(bits.view(np.uint8)):
+        source.fn.store(Value(str(int(byte)), "i8"), source.fn.gep(target, k), align=1)

@@ -2,8 +2,9 @@
 
 `make_executable` compiles the graph of a traced function and returns an `Executable`, which runs on the arrays of a call.
 `Executable.direct` is the quick way: a built-in that takes the arguments of a call as they are and returns what the
-user gets, or NotImplemented for arguments of another kind. It exists for functions whose arguments are all plain
-arrays and numbers and whose results are arrays, numbers or a tuple of them.
+user gets. It exists for functions whose arguments are all plain arrays and numbers, and whose results are arrays,
+views, numbers or a tuple of them. With trees, or things from outside the function, a function of Python that is written
+for them stands before it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,11 @@ from dsl import events
 from dsl.config import config
 from dsl.frontend import scopes
 from dsl.frontend.signature import Arguments
-from dsl.frontend.traced import Kind
-from dsl.frontend.tracing import Source, TracedFunction, look_up
+from dsl.frontend.tracing import TracedFunction
 from dsl.frontend.unpack import unpacker
 from dsl.ir.graph import Graph
 
 __all__ = ["Direct", "Executable", "count_hits", "make_executable", "outputs_of"]
-
-_NUMBERS = {"int64": "int", "float64": "float", "complex128": "complex", "bool": "bool"}
 
 
 @dataclass
@@ -83,11 +81,12 @@ def _params(
     traced: TracedFunction, graph: Graph, arguments: Arguments, exact: bool
 ) -> Iterator[Any]:
     from dsl.codegen.cpu.native import ParamKind
+    from dsl.native.results import NUMBERS
 
     for k in traced.inputs:
         leaf = arguments.described[k]
         if leaf.kind == "python":
-            yield ParamKind(_NUMBERS[np.dtype(leaf.dtype).name])
+            yield ParamKind(NUMBERS[np.dtype(leaf.dtype).name])
         elif leaf.kind == "scalar":
             yield ParamKind("scalar")
         else:
@@ -108,11 +107,7 @@ def _layout(strides: Any, itemsize: int, exact: bool) -> Any:
 
 def outputs_of(traced: TracedFunction) -> Iterator[int]:
     """The outputs that the caller gets to see, other than through the arrays it passed."""
-    sources = [*traced.result[1]]
-    for _, _, more in traced.containers:
-        sources.extend(more)
-    for *_, more in traced.attributes:
-        sources.extend(more)
+    sources = traced.sources
     while sources:
         source = sources.pop()
         if source.kind == "output":
@@ -131,16 +126,17 @@ def outputs_of(traced: TracedFunction) -> Iterator[int]:
 class Direct:
     """A way to run a whole call by a built-in: what `make` needs to know besides who takes what it declines.
 
-    With `arguments`, the call has trees, and `answer` says where the leaves of its result come from (see `unpacker`).
+    With `arguments`, the built-in takes the leaves of a call, which an `unpacker` finds. It returns the `whole` of what
+    the user gets, one object or a tuple of them, or a tuple of all leaves that the caller gets.
     """
 
     native: Any
     params: list[Any]
     results: list[Any]
-    is_tuple: bool
+    hidden: int
     traced: TracedFunction
+    whole: bool
     arguments: Arguments | None = None
-    answer: Any = None
 
     def make(
         self,
@@ -155,161 +151,78 @@ class Direct:
         """
         from dsl.codegen.cpu import entry
 
-        native, traced = self.native.timed() if timed else self.native, self.traced
-        spec = native.spec
-        outside = bool(traced.guards or traced.captures or self.arguments is not None)
+        native = self.native.timed() if timed else self.native
+        spec, plain = native.spec, self.arguments is None
+        if plain and any(
+            p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in signature.parameters.values()
+        ):
+            return None
+        single = self.whole and self.traced.result[0].type is not tuple
         made = entry.make_entry(
             native.address,
             entry.EntrySpec(
-                params=self.params, results=self.results, result="tuple" if self.is_tuple else "single",
+                params=self.params, results=self.results, hidden=self.hidden, result="single" if single else "tuple",
                 release_gil=spec.release_gil, on_error=spec.on_error, callback=spec.callback, keep=spec.keep,
-                declined=None if outside else declined, retry=None if outside else retry, always=timed,
+                declined=declined if plain else None, retry=retry if plain or retry is None else _decline, always=timed,
+                signature=signature if plain else None,
             ),
         )  # fmt: skip
-        if self.arguments is not None:
-            leaves = _looking(traced, made) if traced.guards or traced.captures else made
-            names = list(self.arguments.bound)
-            call = unpacker(
-                signature, names, self.arguments, traced.inputs, self.answer, declined, leaves
-            )
-            return None if call is None else (staticmethod(call), made)
-        return (staticmethod(_guarded(traced, made, declined)) if outside else made), made
+        if self.arguments is None:
+            return made, made
+        call = unpacker(signature, self.arguments, self.traced, self.whole, declined, made)
+        return None if call is None else (staticmethod(call), made)
 
 
-def _looking(traced: TracedFunction, made: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the leaves that adds what the function took from outside."""
-    captures, guards, claim = traced.captures, traced.guards, traced.claim
-
-    def call(*leaves: Any) -> Any:
-        for holder, key, expected, contents in guards:
-            if look_up(holder, key) is not expected or contents is not None:
-                return NotImplemented
-        outside = [look_up(c.holder, c.key) for c in captures]
-        if claim is None:
-            return made(*leaves, *outside)
-        with claim:
-            return made(*leaves, *outside)
-
-    return call
+def _decline(*leaves: Any) -> Any:
+    """Have who passed the leaves go the long way."""
+    return NotImplemented
 
 
 def _direct(
     traced: TracedFunction, graph: Graph, arguments: Arguments, native: Any, needed: list[int]
 ) -> Direct | None:
     """Return how a built-in can do the whole call, if it is simple enough."""
-    if traced.containers or traced.attributes or traced.shared:
+    if traced.shared:
         return None
-    params = _direct_params(traced, arguments, native)
-    results = _direct_results(traced, arguments, graph, needed)
-    if params is None or results is None:
-        same_twice = bool(arguments.key[3])
-        return None if same_twice else _of_trees(traced, graph, arguments, native, needed)
-    leaves, structure = results
-    return Direct(native, params, leaves, structure is not None, traced)
+    from dsl.native.results import is_whole, records
 
-
-def _of_trees(
-    traced: TracedFunction, graph: Graph, arguments: Arguments, native: Any, needed: list[int]
-) -> Direct | None:
-    """Return how a built-in of the leaves can do a call that has trees."""
-    structure, sources = traced.result
-    leaves: dict[int, Any] = {}
-    answer: list[Any] = []
-    for source in sources:
-        if source.kind == "static":
-            answer.append([source.value])
-            continue
-        leaf = _leaf(source, graph)
-        if leaf is None or leaves.setdefault(source.index, leaf) != leaf:
-            return None
-        answer.append(needed.index(source.index))
-    if sorted(leaves) != needed:
+    whole = is_whole(traced)
+    inside = whole and not traced.guards and not traced.captures
+    plain = _arguments(traced, arguments, native) if inside else None
+    params, at = plain or (list(native.spec.params), range(len(native.spec.params)))
+    found = records(traced, graph, needed, params, at)
+    if found is None:
         return None
-    found = [leaves[k] for k in needed]
-    params = list(native.spec.params)
     # Without the arrays: they must not live as long as the function.
     kinds = replace(arguments, bound=dict.fromkeys(arguments.bound), leaves=[])
-    return Direct(native, params, found, True, traced, kinds, (structure, answer))
+    return Direct(native, params, *found, traced, whole, None if plain else kinds)
 
 
-def _guarded(
-    traced: TracedFunction, made: Callable[..., Any], declined: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Look at what the function took from outside before each call."""
-    captures, guards, claim = traced.captures, traced.guards, traced.claim
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for holder, key, expected, contents in guards:
-            if look_up(holder, key) is not expected or contents is not None:
-                return declined(*args, **kwargs)
-        outside = [look_up(c.holder, c.key) for c in captures]
-        if claim is None:
-            found = made(*args, *outside, **kwargs)
-        else:
-            with claim:
-                found = made(*args, *outside, **kwargs)
-        return declined(*args, **kwargs) if found is NotImplemented else found
-
-    return call
-
-
-def _direct_params(traced: TracedFunction, arguments: Arguments, native: Any) -> list[Any] | None:
-    """The params of a call in the order of its arguments, or None if an argument is not a single leaf."""
+def _arguments(
+    traced: TracedFunction, arguments: Arguments, native: Any
+) -> tuple[list[Any], list[int]] | None:
+    """What each argument of a call is, and which of them the params of the graph are; None if one is not a single leaf."""
     from dsl.codegen.cpu import entry
 
-    places = {leaf: k for k, leaf in enumerate(traced.inputs)}
     found: list[Any] = []
     at: dict[int, int] = {}  # the argument of each leaf
-    leaves = iter(enumerate(arguments.leaves))
     static = {name for name, _ in arguments.key[2]}
     aliases = arguments.key[3] or range(len(arguments.leaves))
     for name, value in arguments.bound.items():
-        if name in static:
+        if name in static or value is None:
             found.append(entry.StaticParam(value))
             continue
-        k, leaf = next(leaves, (-1, None))
-        if leaf is not value or k < 0:
+        k = len(at)
+        if k == len(arguments.leaves) or arguments.leaves[k] is not value:
             return None
         at[k] = len(found)
         if aliases[k] != k:
             found.append(entry.SameParam(at[aliases[k]]))
-        elif k in places:
-            found.append(native.spec.params[places[k]])
+        elif k in traced.inputs:
+            found.append(native.spec.params[traced.inputs.index(k)])
         else:
             found.append(entry.StaticParam(value))
-    if next(leaves, None) is not None:
-        return None
-    return found + list(native.spec.params[len(traced.inputs) :])
-
-
-def _direct_results(
-    traced: TracedFunction, arguments: Arguments, graph: Graph, needed: list[int]
-) -> tuple[list[Any], Any] | None:
-    """The results of the entry, which come in the order of the frame, and whether they are a tuple."""
-    structure, sources = traced.result
-    if len(sources) != len(needed) or [s.index for s in sources] != needed:
-        return None
-    leaves = [_leaf(source, graph) for source in sources]
-    if any(leaf is None for leaf in leaves):
-        return None
-    if structure.type is None and len(leaves) == 1:
-        return leaves, None
-    plain = structure.type is tuple and all(child.type is None for child in structure.children)
-    return (leaves, "tuple") if plain and leaves else None
-
-
-def _leaf(source: Source, graph: Graph) -> Any:
-    from dsl.codegen.cpu import entry
-
-    if source.kind != "output" or source.views:
-        return None
-    type = graph.results[source.index].tensor
-    if source.as_kind is Kind.ARRAY:
-        return entry.ArrayResult(type.dtype, type.rank)
-    if source.as_kind is Kind.SCALAR:
-        return entry.ScalarResult(type.dtype)
-    name = _NUMBERS.get(type.dtype.name)
-    return entry.NumberResult(name) if name is not None else None  # type: ignore[arg-type]
+    return (found, [at[k] for k in traced.inputs]) if len(at) == len(arguments.leaves) else None
 
 
 def count_hits(made: Any) -> int:

@@ -1,0 +1,254 @@
+"""What Python's operations on lists mean for those whose length the data decides: comparison, order, search, comprehensions.
+
+Loops over the items are written in Python and converted, as the user's own are, so that items compare as Python compares them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from dsl.errors import UnsupportedError
+from dsl.frontend import loops
+from dsl.frontend.leaves import info_of
+from dsl.frontend.lists import TracedList, as_traced_list, item_layout
+from dsl.frontend.runtime import call, converted
+from dsl.frontend.scopes import Scope, current_scope, here
+from dsl.frontend.state import is_numeric
+from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, concrete, fresh, lift, read
+from dsl.frontend.trees import Forward, flatten
+from dsl.ir.graph import Value
+
+__all__ = [
+    "alike",
+    "collected",
+    "compared",
+    "equal_to",
+    "extended",
+    "filtered",
+    "first",
+    "is_given",
+    "is_open",
+    "of_numbers",
+    "ordered",
+    "repeated",
+]
+
+
+def run(fn: Any, *args: Any) -> Any:
+    """Run a function of this module as traced code runs the user's."""
+    return converted(fn)(*args)
+
+
+# -- search ------------------------------------------------------------------------------------------------------------
+
+
+def equal_to(items: TracedList, item: Any) -> Any:
+    """Return for each item whether it is equal to one, as a bool vector."""
+    leaves, structure = flatten(item)
+    columns = items.columns
+    if structure != items.layout[0] or not all(map(is_numeric, leaves)):
+        return _FUNCTIONS["zeros"](items.length(), bool)
+    if any(column.ndim > 1 for column in columns):
+        raise UnsupportedError(
+            "looking for an array in a list: whether arrays are equal is ambiguous", location=here(),
+            remedy="compare with `np.array_equal` in a `for` statement",
+        )  # fmt: skip
+    same = columns[0] == leaves[0]
+    for column, leaf in zip(columns[1:], leaves[1:], strict=True):
+        same = same & (column == leaf)
+    return same
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+def compared(name: str, left: Any, right: Any) -> Any:
+    """`left == right` and its like, of two lists of which one is traced."""
+    if not all(isinstance(side, (list, TracedList)) for side in (left, right)):
+        return _compared_with_another_kind(name)
+    left, right = _alike(left, right), _alike(right, left)
+    if left is None or right is None:
+        return _compared_with_another_kind(name)
+    loop, swapped, negated = _LOOPS[name]
+    found = run(loop, *((right, left) if swapped else (left, right)))
+    return fresh(read(_FUNCTIONS["logical_not"](found)), Kind.PYTHON) if negated else found
+
+
+def _compared_with_another_kind(name: str) -> bool:
+    if name in ("Eq", "NotEq"):
+        return name == "NotEq"
+    raise TypeError("lists are ordered among lists of items of the same kind only")
+
+
+def alike(items: list[Any]) -> TracedList | None:
+    """Return a Python list as a traced one, or None if its items are not alike."""
+    found = item_layout(items, lambda leaf: info_of(leaf) if is_numeric(leaf) else None)
+    return None if found is None else as_traced_list(items, *found)
+
+
+def of_numbers(items: Any) -> TracedList | None:
+    """Return a Python list or tuple as a traced list, if its items are alike and numbers, or tuples of numbers."""
+    made = alike(list(items))
+    return None if made is None or any(column.ndim > 1 for column in made.columns) else made
+
+
+def _alike(items: Any, other: Any) -> TracedList | None:
+    """Return a list as one whose items are of the kind of those of `other`, or None if they are not."""
+    if isinstance(items, TracedList):
+        return items
+    structure, kinds = other.layout
+    types = other.spec()[1]
+    if items:
+        found = item_layout(items, lambda leaf: info_of(leaf) if is_numeric(leaf) else None)
+        if found is None or found[0][0] != structure:
+            return None
+        types = found[1]
+    return as_traced_list(items, (structure, kinds), types)
+
+
+def _equal(left: Any, right: Any) -> Any:
+    if len(left) != len(right):
+        return False
+    for k in range(len(left)):  # noqa: SIM110, `all` would make a list first
+        if left[k] != right[k]:
+            return False
+    return True
+
+
+def _less(left: Any, right: Any) -> Any:
+    for k in range(min(len(left), len(right))):
+        if left[k] != right[k]:
+            return left[k] < right[k]
+    return len(left) < len(right)
+
+
+# The loop, whether the sides change places, and whether its result is negated.
+_LOOPS: dict[str, tuple[Any, bool, bool]] = {
+    "Eq": (_equal, False, False), "NotEq": (_equal, False, True), "Lt": (_less, False, False),
+    "Gt": (_less, True, False), "LtE": (_less, True, True), "GtE": (_less, False, True),
+}  # fmt: skip
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+def ordered(items: TracedList, key: Any, reverse: bool) -> Any:
+    """`sorted(items, key=key, reverse=reverse)`: items with equal keys stay in their order."""
+    if reverse:
+        return ordered(items[::-1], key, False)[::-1]
+    if isinstance(items.length(), int):
+        return call(sorted, list(items), key=key)
+    keys = items if key is None else collected(items, lambda each: [call(key, i) for i in each])
+    if any(column.ndim > 1 for column in keys.columns):
+        raise UnsupportedError(
+            "sorting a list whose length the data decides by keys that are not numbers, or tuples of numbers",
+            location=here(), remedy="sort by numbers",
+        )  # fmt: skip
+    order = _FUNCTIONS["lexsort"](tuple(keys.columns[::-1]))
+    return TracedList(items.layout, [column[order] for column in items.columns])
+
+
+def first(items: TracedList, key: Any, reverse: bool) -> Any:
+    """`min(items, key=key)`, or `max` with `reverse`."""
+    name = "max" if reverse else "min"
+    empty = f"{name}() iterable argument is empty"
+    if isinstance(items.length(), int) and items.length() == 0:
+        raise ValueError(empty)
+    error = {"message": empty, "error": "ValueError"}
+    current_scope().node("assert", (read(lift(items.length() > 0)),), error)
+    return ordered(items, key, reverse)[0]
+
+
+# -- comprehensions ----------------------------------------------------------------------------------------------------
+
+
+def is_open(items: Any) -> bool:
+    """Tell whether the data decides how many items there are."""
+    if isinstance(items, loops.Zipped):
+        return any(map(is_open, items.parts))
+    if isinstance(items, (Traced, TracedList)):
+        items = loops.as_counted(items)
+    if not isinstance(items, (loops.Rows, loops.Items, loops.Span)):
+        return False
+    return not _is_given(loops.trip_value(items.trips()), current_scope())
+
+
+def is_given(number: Traced) -> bool:
+    """Tell whether a number is known, or will be in a trace for the sizes and numbers of the arguments."""
+    return concrete(number) is not None or _is_given(read(number), current_scope())
+
+
+def _is_given(size: Value, scope: Scope) -> bool:
+    """Tell whether a size is computed from those of the arguments, and from numbers, for which a function can be compiled."""
+    node, outer = size.node, scope.captured_from(size)
+    if outer is not None and scope.parent is not None:
+        return _is_given(outer, scope.parent)
+    if node.op.name == "dim_size":
+        return _is_argument(node.inputs[0], scope)
+    if node.op.name == "param" or node.regions or any(part.shape for part in node.inputs):
+        return _is_argument(size, scope)
+    return all(_is_given(part, scope) for part in node.inputs)
+
+
+def _is_argument(value: Value, scope: Scope) -> bool:
+    """Tell whether a value is an argument of the function, and not what a loop carries."""
+    outer = scope.captured_from(value)
+    if outer is not None and scope.parent is not None:
+        return _is_argument(outer, scope.parent)
+    return value.node.op.name == "param" and scope.parent is None
+
+
+def collected(items: Any, make: Callable[[list[Any]], Any]) -> Any:
+    """The list of what `make` makes of lists of one item each, in a row."""
+    return run(_collect, items, lambda item: list(make([item])))
+
+
+def extended(items: list[Any], more: Any) -> None:
+    """`items.extend(more)` of a Python list by so many items as the data decides: it becomes a traced list."""
+    source = more if isinstance(more, TracedList) else collected(more, list)
+    made = _alike(items, source)
+    if made is None:
+        raise UnsupportedError(
+            "a list is extended by items of another kind, as many as the data decides", location=here(),
+            remedy="keep a list for each kind of item",
+        )  # fmt: skip
+    made.extend(source)
+    items[:] = [Forward(made)]
+
+
+def filtered(items: Any, keep: Any) -> Any:
+    """The list of the items of which `keep` is true, or that are true."""
+    return run(
+        _filter, items, (lambda item: item) if keep is None else lambda item: call(keep, item)
+    )
+
+
+def _filter(items: Any, keep: Any) -> Any:
+    made: list[Any] = []
+    for item in items:
+        if keep(item):
+            made.append(item)
+    return made
+
+
+def repeated(items: Any, times: Traced) -> Any:
+    """`items * times`, where `times` is not known while the function is traced."""
+    if _is_given(read(times), current_scope()):
+        return items * operator.index(times)
+    return run(_repeat, items, times)
+
+
+def _repeat(items: Any, times: Any) -> Any:
+    made = items[:0]
+    for _ in range(times):
+        made.extend(items)
+    return made
+
+
+def _collect(items: Any, make: Any) -> Any:
+    made: list[Any] = []
+    for item in items:
+        made.extend(make(item))
+    return made

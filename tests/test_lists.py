@@ -1,0 +1,277 @@
+"""Lists whose length the data decides, and comprehensions over as many items as the data decides: as Python's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from plainly import check_as_plain
+
+import dsl
+
+SOME = np.array([1.5, -1.0, 2.0, 0.5, -0.5])
+OTHER = np.array([0.25, 3.0, -2.0, 1.0, 1.0, 4.0, -3.0])
+NONE = -np.ones(4)
+
+
+def places(x):
+    """The places of what is positive."""
+    found = []
+    for i in range(len(x)):
+        if x[i] > 0:
+            found.append(i)
+    return found
+
+
+def falling_pairs(x):
+    found = []
+    for i in range(len(x)):
+        for j in range(i):
+            if x[i] < x[j]:
+                found.append((i, j))
+    return found
+
+
+def joined(x):
+    a = places(x)
+    return a + a, a + [7], [7] + a, [] + a, [5, *a, 6, *a]
+
+
+def extended(x):
+    a = [9]
+    a.extend(places(x))
+    b = []
+    b += places(x)
+    c = []
+    c.extend(v for v in x[x > 0])
+    for _ in range(2):
+        b.extend(a)
+    return a, b, c, len(c)
+
+
+def repeated(x):
+    a = places(x)
+    return a * 2, 3 * a, a * 0, a * len(a), [1.5] * len(a)
+
+
+def searched(x):
+    a = places(x)
+    return 2 in a, 3 not in a, a.count(0), 2.0 in a, (1, 2) in a
+
+
+def found_at(x):
+    a = places(x) + [2]
+    return a.index(2)
+
+
+def removed(x):
+    a = [*range(3)]
+    a = places(x) + a
+    del a[0]
+    a.remove(2)
+    del a[1:2]
+    return a
+
+
+def sorted_in_place(x):
+    a = places(x)
+    a.sort(reverse=True)
+    b = falling_pairs(x)
+    b.sort(key=lambda pair: (pair[1], -pair[0]))
+    return a, b
+
+
+def sorted_by_key(x):
+    a = places(x)
+    return sorted(a), sorted(a, reverse=True), sorted(a, key=lambda i: -x[i])
+
+
+def sorted_with_equal_keys(x):
+    pairs = falling_pairs(x)
+    return sorted(pairs), sorted(pairs, key=lambda p: p[0] % 2, reverse=True)
+
+
+def extremes(x):
+    a = places(x)
+    return max(a, default=-1), min(a, key=lambda i: x[i], default=-1), len(a)
+
+
+def extreme_pairs(x):
+    pairs = falling_pairs(x) + [(0, 0)]
+    return max(pairs), min(pairs), max(pairs, key=lambda p: x[p[0]])
+
+
+def compared(x):
+    a, b = places(x), places(-x)
+    pairs = falling_pairs(x)
+    ordered = a < b, a <= b, a > b, a >= b, a < [0, 5]
+    return a == [0, 2, 3], a == places(x), a != b, a == (0, 2, 3), pairs == [(1, 0)], ordered
+
+
+def gone_over(x):
+    a = places(x)
+    squares = [i * i for i in a]
+    halves = [x[i] / 2 for i in a]
+    return squares, sum(i * i for i in a), np.array(halves), [(i, j) for i, j in enumerate(a)]
+
+
+def gone_over_masked(x):
+    return [2 * v for v in x[x > 0]], sum([0.0, *x[x > 0]]), [int(k) for k in np.flatnonzero(x > 1)]
+
+
+def gone_over_range(x):
+    return [x[0] * k for k in range(int(abs(x).max()))], [0] * int(abs(x).max())
+
+
+def mapped(x):
+    a = places(x)
+    return list(map(abs, a)), list(filter(lambda i: i > 1, a)), list(zip(a, a[::-1]))
+
+
+def turned(x):
+    a = places(x)
+    return list(reversed(a)), a[::-1], list(a), list(x[x > 1])
+
+
+def slices_assigned(x):
+    a = places(x)
+    a[:] = [i + 1 for i in a]
+    a[1:1] = [8, 9]
+    a[-1:] = []
+    return a
+
+
+def as_arrays(x):
+    a = places(x)
+    x[a] += 10
+    return (
+        x[a],
+        np.stack([a, a]),
+        np.concatenate([a, [1]]),
+        np.cumsum(a),
+        np.array([a, a]),
+        np.add(a, 1),
+    )
+
+
+def written(x):
+    a = places(x)
+    print(a, len(a))
+    print(f"{a} {x[a]} {list(x[x > 0])}", [a])
+    return len(a)
+
+
+PROGRAMS = [
+    joined, extended, repeated, searched, found_at, removed, sorted_in_place, sorted_by_key, sorted_with_equal_keys, extremes,
+    extreme_pairs, compared, gone_over, gone_over_masked, gone_over_range, mapped, turned, slices_assigned, written,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("x", [SOME, OTHER, NONE], ids=["some", "other", "none"])
+def test_list_of_traced_length_is_a_list(program: Callable[..., Any], x: np.ndarray) -> None:
+    check_as_plain(program, x)
+
+
+@pytest.mark.parametrize("x", [SOME, OTHER], ids=["some", "other"])
+def test_list_of_traced_length_is_an_index_and_an_array(x: np.ndarray) -> None:
+    check_as_plain(as_arrays, x)
+
+
+def test_python_list_of_traced_items_is_sorted_and_searched() -> None:
+    def program(x):
+        pairs = [(v, i) for i, v in enumerate(x[:4])]
+        pairs.sort(key=lambda pair: -pair[0])
+        numbers = [v > 0 for v in x[:4]]
+        return pairs, numbers.count(True), numbers.index(True), pairs.index(min(pairs))
+
+    check_as_plain(program, SOME)
+    check_as_plain(program, OTHER)
+
+
+def longest_rise(x):
+    ends = []
+    for v in x:
+        low, high = 0, len(ends)
+        while low < high:
+            middle = (low + high) // 2
+            if ends[middle] < v:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(ends):
+            ends.append(v)
+        else:
+            ends[low] = v
+    return ends
+
+
+def running_median(x):
+    ordered, medians = [], []
+    for v in x:
+        k = 0
+        while k < len(ordered) and ordered[k] < v:
+            k += 1
+        ordered.insert(k, v)
+        medians.append(ordered[len(ordered) // 2])
+    return medians, ordered.pop(int(abs(x).argmax()) // 2), (3, 4, 5)[int(x.argmax()) % 3]
+
+
+@pytest.mark.parametrize("program", [longest_rise, running_median])
+@pytest.mark.parametrize("x", [SOME, OTHER, np.sin(np.arange(80.0))], ids=["some", "other", "many"])
+def test_list_is_read_and_changed_where_the_data_says(
+    program: Callable[..., Any], x: np.ndarray
+) -> None:
+    check_as_plain(program, x)
+
+
+def test_item_of_a_wider_dtype_is_not_cut() -> None:
+    def program(x):
+        found = places(x)
+        found[0] = 0.5
+        return found[0], np.array(found)
+
+    got = dsl.jit(program)(SOME)
+    assert got[0] == 0.5
+    np.testing.assert_array_equal(got[1], program(SOME)[1])
+
+
+def test_list_of_traced_length_with_symbolic_sizes() -> None:
+    compiled = dsl.jit(sorted_by_key)
+    for x in (SOME, OTHER, OTHER[:-1], NONE):
+        assert compiled(x) == sorted_by_key(x)
+    assert compiled.cache_info().entries == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.index(9), "9 is not in list"),
+        (lambda a: a.remove(9), "x not in list"),
+        (lambda a: max(a[:0], key=lambda i: -i), "empty"),
+    ],
+)
+def test_list_of_traced_length_raises_as_a_list(change: Callable[..., Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dsl.jit(lambda x: change(places(x)))(SOME)
+
+
+def test_list_of_traced_length_is_not_made_a_tuple() -> None:
+    @dsl.jit
+    def fixed(x):
+        return tuple(places(x))
+
+    with pytest.raises(
+        dsl.DslError, match="cannot be made anything but a list or an array"
+    ) as caught:
+        fixed(SOME)
+    assert "tuple(places(x))" in str(caught.value)
+
+
+def test_gradient_through_a_comprehension_over_masked_items() -> None:
+    def loss(x):
+        return sum([v**3 for v in x[x > 0]])
+
+    np.testing.assert_allclose(dsl.grad(loss)(SOME), np.where(SOME > 0, 3 * SOME**2, 0))

@@ -1,0 +1,43 @@
+"""Powers of floats with a constant exponent: products, within 2 units of the last place, and NumPy's special values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dsl
+
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0]
+EXTREME = {"f4": [1e-30, -1e30, 3e38, 1e-44], "f8": [1e-200, -1e200, 1e308, 5e-324]}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("exponent", [*range(2, 13), 31, 32, 63, 64, 65])
+def test_whole_exponents(exponent: int, dtype: str) -> None:
+    rng = np.random.default_rng(exponent)
+    x = np.concatenate([rng.normal(size=3000), SPECIAL, EXTREME[dtype]]).astype(dtype)
+    found = dsl.jit(lambda x: x**exponent)(x)
+    with np.errstate(all="ignore"):
+        exact = x.astype(np.longdouble) ** np.longdouble(exponent)
+        expected = exact.astype(dtype)
+        unit = np.spacing(np.abs(expected)).astype(np.longdouble)
+        error = np.abs(found.astype(np.longdouble) - exact) / unit
+    finite = np.isfinite(expected) & (expected != 0)
+    assert (error[finite] <= 2).all()
+    np.testing.assert_array_equal(found[~finite], expected[~finite])
+    known = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[known]), np.signbit(expected[known]))
+
+
+def test_the_general_function_is_not_called() -> None:
+    text = dsl.jit(lambda x: x**3 + x**7).ir(np.ones(1000), stage="llvm")
+    assert "pow" not in text
+    assert "dsl_math_pow" in dsl.jit(lambda x: x**2.5).ir(np.ones(1000), stage="llvm")
+
+
+@pytest.mark.parametrize("exponent", [3, 7])
+def test_derivatives(exponent: int) -> None:
+    x = np.array([-1.5, 0.0, 2.0])
+    np.testing.assert_allclose(
+        dsl.grad(lambda x: (x**exponent).sum())(x), exponent * x ** (exponent - 1), rtol=1e-15
+    )
