@@ -217,20 +217,25 @@ def while_loop(name, program, jax_way, size, tiny):
     )
 
 
-CASES = [
-    Case(
-        name="heat-f64-500",
+def heat_case(size, steps, *, short):
+    return Case(
+        name=f"heat-f64-{size}",
         row="heat stencil",
         program=heat,
         inputs=plate,
-        size=(500, 1000),
+        size=(size, steps),
         tiny=(7, 3),
         numba=Way(heat_numba, parallel=True),
         jax=Way(heat_jax, static_argnames="steps"),
         torch=heat_torch,
         targets=(Target(1.0, "numba"), Target(3.0, "jax")),
-        short=True,
-    ),
+        short=short,
+    )
+
+
+CASES = [
+    heat_case(500, 1000, short=True),
+    heat_case(2000, 100, short=False),  # which caches do not hold
     scalar_loop(lu, dominant, (300,), (4,), short=True),
     scalar_loop(floyd_warshall, lengths, (300,), (4,)),
     scalar_loop(biquad, signal, (10**6,), (9,)),

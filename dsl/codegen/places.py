@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dsl.codegen.arrays import Array
@@ -21,7 +21,20 @@ from dsl.ir.types import Shape
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
 
-__all__ = ["contiguous_copy", "emit_alias", "emit_pieces", "emit_spread", "surround"]
+__all__ = [
+    "boxes_around",
+    "boxes_of",
+    "contiguous_copy",
+    "emit_alias",
+    "emit_pieces",
+    "emit_spread",
+    "surround",
+]
+
+Place = tuple[DimLike, ...]
+Box = tuple[
+    ir.Value, Shape, Place, Place
+]  # what is in it, its sizes, its first points there and here
 
 
 def emit_spread(region: Region, node: ir.Node) -> None:
@@ -75,83 +88,86 @@ def emit_pieces(region: Region, node: ir.Node) -> None:
     """Concatenate and pad: each part is a kernel of its own, without a test per element."""
     (value,) = node.outputs
     placed = region.new_place(value)
-    write_pieces(region, node, placed.array, {})
+    write_pieces(region, node, placed.array)
     region.bind(value, placed)
 
 
-def write_pieces(region: Region, node: ir.Node, target: Array, at: dict[int, DimLike]) -> None:
-    """Write the parts of an array into the box of a target that begins at `at`."""
-    (value,) = node.outputs
+def write_pieces(region: Region, node: ir.Node, target: Array) -> None:
+    """Write the parts of an array into a target."""
+    for x, space, first, place in boxes_of(node, region.in_memory):
+        if x.shape:
+            region.map_to(x, target, space, _shift(len(space), place))
+        else:
+            fill_box(region, x, target, space, first, place)
+
+
+def boxes_of(
+    node: ir.Node, in_memory: Callable[[ir.Value], bool], at: Place | None = None
+) -> Iterator[Box]:
+    """Yield the boxes of which an array is put together, itself in a box that begins at `at`."""
+    at = at or (0,) * len(node.outputs[0].shape)
     if node.op.name == "concatenate":
         axis: int = node.attrs["axis"]
-        start: DimLike = at.get(axis, 0)
         for x in node.inputs:
-            write_piece(region, x, target, {**at, axis: start})
-            start = start + x.shape[axis]
+            yield from _boxes(x, in_memory, at)
+            at = (*at[:axis], at[axis] + x.shape[axis], *at[axis + 1 :])
         return
     x, filler = node.inputs[:2]
-    low = dict(enumerate(node.attrs["low"]))
-    surround(region, value, filler, target, low, x.shape, at)
-    write_piece(region, x, target, {k: at.get(k, 0) + low[k] for k in low})
+    low = node.attrs["low"]
+    for space, first in boxes_around(node.outputs[0].shape, low, x.shape):
+        yield filler, space, first, _sum(at, first)
+    yield from _boxes(x, in_memory, _sum(at, low))
 
 
-def write_piece(region: Region, x: ir.Value, target: Array, at: dict[int, DimLike]) -> None:
-    """Write one part: a kernel, or the parts of one that is itself put together and has no memory of its own."""
-    if x.node.op.name in ("concatenate", "pad") and not region.in_memory(x):
-        write_pieces(region, x.node, target, at)
+def _boxes(x: ir.Value, in_memory: Callable[[ir.Value], bool], at: Place) -> Iterator[Box]:
+    """One part: a box, or the boxes of one that is itself put together and has no memory of its own."""
+    if x.node.op.name in ("concatenate", "pad") and not in_memory(x):
+        yield from boxes_of(x.node, in_memory, at)
     else:
-        region.map_to(x, target, x.shape, _shift(len(x.shape), at))
+        yield x, x.shape, (0,) * len(x.shape), at
+
+
+def _sum(a: Place, b: Place) -> Place:
+    return tuple(i + k for i, k in zip(a, b, strict=True))
 
 
 def surround(
-    region: Region,
-    whole: ir.Value,
-    filler: ir.Value,
-    target: Array,
-    low: dict[int, DimLike],
-    size: Shape,
-    at: dict[int, DimLike] | None = None,
+    region: Region, whole: ir.Value, filler: ir.Value, target: Array, low: Place, size: Shape
 ) -> None:
-    """Store what `filler` has, a whole array or one number, everywhere outside a box of `whole`.
+    """Store what `filler` has, a whole array or one number, everywhere outside a box of `whole`."""
+    for space, first in boxes_around(whole.shape, low, size):
+        fill_box(region, filler, target, space, first, first)
 
-    The target holds `whole` from the point `at` on.
-    """
-    done: dict[int, tuple[DimLike, DimLike]] = {}
-    for axis in range(len(whole.shape)):
+
+def boxes_around(shape: Shape, low: Place, size: Shape) -> Iterator[tuple[Shape, Place]]:
+    """Yield the sizes and first points of boxes that together are everything outside one."""
+    for axis, d in enumerate(shape):
         end = low[axis] + size[axis]
-        for start, count in ((0, low[axis]), (end, whole.shape[axis] - end)):
+        for start, count in ((0, low[axis]), (end, d - end)):
             if isinstance(count, int) and count == 0:
                 continue
-            space = [done[k][1] if k in done else d for k, d in enumerate(whole.shape)]
-            space[axis] = count
-            shift: dict[int, DimLike] = {k: v[0] for k, v in done.items()}
-            shift[axis] = start
-            fill_box(region, filler, target, tuple(space), shift, at or {})
-        done[axis] = (low[axis], size[axis])
+            space = (*size[:axis], count, *shape[axis + 1 :])
+            yield space, (*low[:axis], start, *(0 for _ in shape[axis + 1 :]))
 
 
 def fill_box(
-    region: Region,
-    filler: ir.Value,
-    target: Array,
-    space: Shape,
-    shift: dict[int, DimLike],
-    at: dict[int, DimLike],
+    region: Region, filler: ir.Value, target: Array, space: Shape, first: Place, place: Place
 ) -> None:
-    """Store the elements of `filler` from `shift` on."""
+    """Store the elements of `filler` from `first` on, from `place` on."""
     if any(isinstance(d, int) and d <= 0 for d in space):
         return
     variables = tuple(Var(d, f"i{k}") for k, d in enumerate(space))
     pool = Pool()
     elements = Elements(pool, region.in_memory)
-    index = _shift(len(space), shift)(identity_index(variables))
-    expression = elements.at(filler, index if filler.shape else ())
+    index = identity_index(variables)
+    read = _shift(len(space), first)(index) if filler.shape else ()
     kernel = Kernel(variables, pool, elements)
-    place = _shift(len(space), at)(index)
-    root = Root(filler.node, StandIn(filler), expression, place)
+    root = Root(
+        filler.node, StandIn(filler), elements.at(filler, read), _shift(len(space), place)(index)
+    )
     kernel.stages = [Stage(False, [root])]
     KernelEmitter(region, kernel, {root.value: target}).emit()
 
 
-def _shift(rank: int, by: dict[int, DimLike]) -> Callable[[tuple[Affine, ...]], tuple[Affine, ...]]:
-    return lambda index: tuple(i.plus(by.get(k, 0)) for k, i in enumerate(index))
+def _shift(rank: int, by: Place) -> Callable[[tuple[Affine, ...]], tuple[Affine, ...]]:
+    return lambda index: tuple(i.plus(s) for i, s in zip(index, by, strict=True))

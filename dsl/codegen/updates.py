@@ -181,7 +181,7 @@ def update_slice(region: Region, node: ir.Node) -> None:
         is_new = len(region.program.slots) > slots
         lacks = region.loop.lacks_rest(value, made.slot) if region.loop and is_new else None
         with contextlib.nullcontext() if lacks is None else region.fn.if_(lacks):
-            surround(region, value, x, made.array, dict(enumerate(start)), v.shape)
+            surround(region, value, x, made.array, start, v.shape)
     else:
         region.copy_value(x, made, "an update whose old value is still needed", node)
     region.map_to(v, made.array, v.shape, offset)

@@ -469,6 +469,8 @@ def _symbolic_slice(
     high = last if stop is None else _clamped(stop, dim, lowest, highest)
     if low is None or high is None:
         return None
+    if step > 0 and start is not None and _sign(start) == 1:
+        low = start  # beyond the end there is nothing, wherever that starts: `x[3:]` and `x[:-3]` have one length
     length = dim_max(high - low if step > 0 else low - high, 0)
     return low, length if abs(step) == 1 else (length + abs(step) - 1) // abs(step), step
 

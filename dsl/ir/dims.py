@@ -265,7 +265,26 @@ def _extremum(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike:
         gap = lower_bound(large - small)
         if gap is not None and gap >= 0:
             return large if kind == "max" else small
+    for one, other in ((lhs, rhs), (rhs, lhs)):
+        found = _absorbed(kind, one, other)
+        if found is not None:
+            return found
     return _atom(kind, lhs, rhs)
+
+
+def _absorbed(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike | None:
+    """`max(max(a, b) + c, d)` is `max(a + c, d)` if `b + c` is surely not above d; likewise for `min`."""
+    for factors, scale in _terms(lhs):
+        inner = factors[0] if len(factors) == 1 and scale == 1 else None
+        if not isinstance(inner, Atom) or inner.kind != kind:
+            continue
+        rest = lhs - Dim(((factors, 1),))
+        for kept, lost in ((inner.lhs, inner.rhs), (inner.rhs, inner.lhs)):
+            above = rhs - (lost + rest)
+            gap = lower_bound(above if kind == "max" else -above)
+            if gap is not None and gap >= 0:
+                return _extremum(kind, kept + rest, rhs)
+    return None
 
 
 def dim_max(lhs: DimLike, rhs: DimLike) -> DimLike:

@@ -11,6 +11,7 @@ from dsl.codegen.control.carried import Loop
 from dsl.codegen.frame import STATUS
 from dsl.codegen.llvm import Value
 from dsl.codegen.repeats import emit_repeats
+from dsl.codegen.trapezoids import emit_trapezoids
 from dsl.ir import graph as ir
 from dsl.ir.facts import is_array
 
@@ -63,7 +64,7 @@ def emit_scan(region: Region, node: ir.Node) -> None:
     assert isinstance(trips, Value)
     loop = Loop(region, node, node.inputs[1:], 1)
     loop.begin()
-    if emit_repeats(loop, trips, lambda: _poll(region)):
+    if any(emit(loop, trips, lambda: _poll(region)) for emit in (emit_repeats, emit_trapezoids)):
         loop.end()
         return
     every = _poll_every(body)

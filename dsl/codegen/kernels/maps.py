@@ -183,6 +183,23 @@ class Maps(Nests):
 
         self.parallel(host.mul(bands, rest), each * 2 * _BLOCK * self.elements_of([along]), band)
 
+    def some_rows(self, fn: Function, ends: tuple[Operand, Operand] | None) -> None:
+        """Emit the points between two places of the first axis, or all, in a function that has its own threads."""
+        self.group = self.new_group()
+        evaluator = self.own_fetch(self.evaluator(fn))
+        expressions = [root.expression for root in self.kernel.roots]
+        store = partial(self.store_point, evaluator)
+        axes = range(1 if ends is not None else 0, len(self.kernel.variables))
+        groups = self.merged(axes)
+        if ends is None or not groups:
+            self.nest(evaluator, groups or [[0]], store, hoist=expressions, first=ends)
+            return
+        self.hoist(evaluator, expressions)
+        told = self.independent(self.group)
+        with fn.loop(*ends, metadata=told, as_written=True) as at, evaluator.scope():
+            self.place(evaluator, [0], at)
+            self.nest(evaluator, groups, store, hoist=expressions)
+
     # -- maps that are repeated --------------------------------------------------------------------------------------
 
     def is_flat(self, points: int) -> bool:
