@@ -5,6 +5,8 @@ What these do to the plan is looked at in the text of the kernels; that they cha
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -152,3 +154,27 @@ def test_division_by_a_positive_constant_rounds_down(dtype: type, divisor: int) 
     one = dsl.jit(lambda x, k: (x[k] // d, x[k] % d))
     for k in range(len(x)):
         assert one(x, k) == (x[k] // d, x[k] % d)
+
+
+# --- What is written into an array and read again ------------------------------------------------
+
+
+def test_what_is_written_into_an_array_is_read_from_there() -> None:
+    def both(a: Any, b: Any) -> None:
+        b[1:-1] = 0.2 * (a[:-2] + a[1:-1] + a[2:] - a[1:-1] * a[:-2])
+        a[1:-1] = 0.2 * (b[:-2] + b[1:-1] + b[2:] - b[1:-1] * b[:-2])
+
+    def overwritten(a: Any, b: Any) -> Any:
+        b[1:-1] = np.exp(a[:-2]) + a[2:]
+        seen = b[1:-1] * 2.0
+        b[1:-1] = 0.0
+        return seen + b[1:-1]
+
+    a, b = np.linspace(0.0, 1.0, 3000), np.zeros(3000)
+    for program in (both, overwritten):
+        f = dsl.jit(program)
+        mine, theirs = (a.copy(), b.copy()), (a.copy(), b.copy())
+        got, want = f(*mine), program(*theirs)
+        np.testing.assert_allclose(np.array(got, float), np.array(want, float), rtol=1e-14)
+        np.testing.assert_array_equal(mine, theirs)
+    assert "0 arrays of workspace" in str(dsl.jit(both).lower(a, b).memory_report())

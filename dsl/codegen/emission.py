@@ -89,9 +89,12 @@ class Emission:
         from dsl.codegen.joins import slice_parts
         from dsl.codegen.products import sum_thin_products
         from dsl.codegen.program import Program
+        from dsl.codegen.read_back import read_back
+        from dsl.codegen.region import is_expensive
         from dsl.codegen.unroll import unroll
 
         graph = sum_thin_products(slice_parts(unroll(self.graph)))
+        graph = read_back(graph, is_expensive)
         scalars = [param.kind != "array" for param in self.params]
         strides = [param.strides for param in self.params]
         frame = layout(graph, scalars, strides, list(self.wanted))
