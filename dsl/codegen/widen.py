@@ -28,6 +28,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dsl.codegen import windows
+
 __all__ = ["Body", "Widened", "read"]
 
 _CONVERSIONS = (
@@ -146,9 +148,12 @@ class Body:
         moved = (s for s in self.steps if s.op in ("load", "store") and self._is_wide(s))
         return min([8, *(_BYTES[s.type] for s in moved if s.args[-1][1] not in self.sums)])
 
-    def widened(self, lanes: int, stop: str = "") -> Widened:
-        """Return the body for vectors of so many lanes; with a `stop`, for those lanes alone whose count is below it."""
-        return _Widening(self, lanes, stop).run()
+    def widened(self, lanes: int, stop: str = "", start: str = "") -> Widened:
+        """Return the body for vectors of so many lanes; with a `stop`, for those lanes alone whose count is below it.
+
+        With a `start`, the first count of the loop, elements that several steps read are read once: see `windows`.
+        """
+        return _Widening(self, lanes, stop, start).run()
 
 
 def read(lines: Sequence[str], counter: str) -> Body | None:
@@ -309,8 +314,12 @@ def _sums_hold(body: Body) -> bool:
 class _Widening:
     """Writes a body for vectors of so many lanes; names have the number of lanes behind them."""
 
-    def __init__(self, body: Body, lanes: int, stop: str = "") -> None:
-        self.given, self.lanes, self.stop = body, lanes, stop
+    def __init__(self, body: Body, lanes: int, stop: str = "", start: str = "") -> None:
+        self.given, self.lanes, self.stop, self.start = body, lanes, stop, start
+        found = windows.find(body.steps, body.vectors, lanes) if start else []
+        self.windows = {name: window for window in found for name in window.behind}
+        self.opened: dict[windows.Window, str] = {}  # and what the names of its vectors begin with
+        self.starts: set[str] = set()
         self.made = {step.result for step in body.steps if step.result}
         self.out = Widened(self.named(body.counter))
         self.splats: dict[tuple[str, str], str] = {}
@@ -410,12 +419,69 @@ class _Widening:
         if self.stop and step.op == "load" and step.args[0][1] not in self.given.sums:
             self.masked_load(step)
             return
+        if step.result in self.windows:
+            self.window_load(step, self.windows[step.result])
+            return
         total = next((t for t in self.given.sums.values() if t.combine is step), None)
         whole = f"{made}.whole" if self.stop and total is not None else made
         self.out.body.append(f"  {whole} = {self.instruction(step)}")
         if total is not None and whole != made:  # lanes behind the end keep what they had
             kept = self.named(total.read.result)
             self.out.body.append(f"  {made} = select {self.mask}, {wide} {whole}, {wide} {kept}")
+
+    def window_load(self, step: _Step, window: windows.Window) -> None:
+        """Take a vector of a window from the foremost one and the one that was it before."""
+        wide, lanes, behind = self.type(step.type), self.lanes, window.behind[step.result]
+        if window not in self.opened:
+            self.open_window(step, window)
+        name = self.opened[window]
+        places = ", ".join(f"i32 {lanes - behind + k}" for k in range(lanes))
+        pair = f"{wide} {name}.last, {wide} {name}.next"
+        self.out.body.append(
+            f"  {self.named(step.result)} = shufflevector {pair}, <{lanes} x i32> <{places}>"
+        )
+
+    def open_window(self, step: _Step, window: windows.Window) -> None:
+        """Read the foremost vector; before the loop, those lanes of the one before it that the first step needs."""
+        wide, type, size = self.type(step.type), step.type, _BYTES[step.type]
+        self.opened[window] = name = f"{self.own(step.result)}.window"
+        address, ahead = step.args[0][1], window.behind[step.result]
+        first = self.at_start(address)
+        self.out.slots.append((name, wide))
+        kept = ", ".join(f"i1 {int(k >= self.lanes - window.span)}" for k in range(self.lanes))
+        load = f"{self.overloaded('masked.load', type)}.p0"
+        self.out.calls[load] = wide, ["ptr", "i32", self.type("i1"), wide]
+        args = [
+            f"ptr {name}.from",
+            f"i32 {size}",
+            f"{self.type('i1')} <{kept}>",
+            f"{wide} zeroinitializer",
+        ]
+        self.out.before += [
+            f"  {name}.from = getelementptr {type}, ptr {first}, i64 {ahead - self.lanes}",
+            f"  {name}.first = {_called(load, (), wide, args)}",
+            f"  store {wide} {name}.first, ptr {name}",
+        ]
+        self.out.body += [
+            f"  {name}.place = getelementptr inbounds {type}, ptr {self.scalar(address)}, i64 {ahead}",
+            f"  {name}.next = load {wide}, ptr {name}.place{step.more}",
+            f"  {name}.last = load {wide}, ptr {name}",
+            f"  store {wide} {name}.next, ptr {name}",
+        ]
+
+    def at_start(self, name: str) -> str:
+        """Return what a count is in the first step, computed before the loop."""
+        if name == self.given.counter:
+            return self.start
+        if name not in self.given.counts:
+            return self.scalar(name)
+        made = f"{self.own(name)}.start"
+        if made not in self.starts:
+            self.starts.add(made)
+            step = next(s for s in self.given.steps if s.result == name)
+            args = [self.at_start(arg) for _, arg in step.args]
+            self.out.before.append(f"  {made} = {_text(step, step.type, args)}")
+        return made
 
     def masked_load(self, step: _Step) -> None:
         wide, address = self.type(step.type), self.scalar(step.args[0][1])

@@ -106,7 +106,10 @@ class WideLoops:
         self, fn: Function, loop: Recorded, lanes: int, low: Operand, high: Operand, *, masked: bool = False
     ) -> None:  # fmt: skip
         """Emit a loop over vectors; if it is masked, the last one may have fewer elements than lanes."""
-        wide = self.widened(fn, loop, lanes, fn.as_value(high, "i64").text if masked else "")
+        stop = fn.as_value(high, "i64").text if masked else ""
+        # With AVX-512 one instruction shifts elements between registers.
+        start = fn.as_value(low, "i64").text if not masked and register_bytes() == 64 else ""
+        wide = self.widened(fn, loop, lanes, stop, start)
         known = isinstance(low, int) and isinstance(high, int)
         with contextlib.nullcontext() if known else fn.if_(fn.compare("slt", low, high)):
             fn.replay(wide.before)
@@ -124,9 +127,11 @@ class WideLoops:
         fn.replay([*wide.body, *wide.after])
 
     @staticmethod
-    def widened(fn: Function, loop: Recorded, lanes: int, stop: str = "") -> widen.Widened:
+    def widened(
+        fn: Function, loop: Recorded, lanes: int, stop: str = "", start: str = ""
+    ) -> widen.Widened:
         """Return a body for so many lanes; what it calls is declared, and its sums have memory."""
-        wide = loop.body.widened(lanes, stop)
+        wide = loop.body.widened(lanes, stop, start)
         for name, (result, args) in wide.calls.items():
             pure = (
                 "" if name.startswith("llvm.") else " willreturn memory(none)"
