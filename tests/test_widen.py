@@ -259,3 +259,20 @@ def test_loops_that_skip_nan_are_compiled(dtype: str) -> None:
     x = np.linspace(-2, 3, 33).astype(dtype)
     x[[0, 7, 32]] = np.nan
     assert dsl.jit(extremes)(x) == extremes(x)
+
+
+def test_few_columns_that_are_summed_over_many_rows_are_turned_round() -> None:
+    """Forces between all pairs of points: three coordinates, read in long steps."""
+
+    def forces(points: Any, weights: Any) -> Any:
+        apart = points[None, :, :] - points[:, None, :]
+        return (apart * weights[:, :, None]).sum(axis=1), (apart * apart).max(axis=1)
+
+    rng = np.random.default_rng(0)
+    f = dsl.jit(forces)
+    for count in (2, 9, 16, 33, 200):
+        points, weights = rng.random((count, 3)), rng.random((count, count))
+        for given in (points, rng.random((3, count)).T, rng.random((2 * count, 6))[::2, ::-2]):
+            for got, want in zip(f(given, weights), forces(given, weights), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+    assert "rows turned round" in str(f.lower(points, weights).memory_report())

@@ -16,7 +16,7 @@ from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.evaluate import Evaluator, literal
 from dsl.codegen.expressions import Affine, Expression
 from dsl.codegen.kernels.ahead import Ahead
-from dsl.codegen.kernels.nests import Nests
+from dsl.codegen.kernels.turned import ACROSS, OUTER, Turned
 from dsl.codegen.llvm import Function, Operand, Value, Variable, read
 from dsl.codegen.plan import Root, Stage
 from dsl.ir import graph as ir
@@ -30,7 +30,7 @@ Results = dict[tuple[ir.Value, int | None], Scalar]
 Temporaries = dict[ir.Value, Array]
 
 
-class Rows(Nests):
+class Rows(Turned):
     """One row after another, each in all its stages."""
 
     def rows(self) -> None:
@@ -39,6 +39,7 @@ class Rows(Nests):
         prefix = self.flat_prefix(kept)
         outer, rest = kept[:prefix], kept[prefix:]
         everything = [root.expression for root in self.kernel.roots]
+        give_back = self.turn_lanes(host)
 
         def body(fn: Function, lo: Operand, hi: Operand) -> None:
             evaluator = self.evaluator(fn)
@@ -56,6 +57,21 @@ class Rows(Nests):
 
         count = self.extent(host, [k for g in outer for k in g])
         self.parallel(count, self.cost(self.kernel.stages) * self.elements_of(rest + swept), body)
+        give_back()
+
+    def turn_lanes(self, host: Function) -> Callable[[], None]:
+        """Copy what lanes read in long steps, if with that every read goes from element to element."""
+        if self.lane_axis is None or len(self.inner) != 1 or self.checks:
+            return lambda: None
+        along, (swept,) = self.kernel.variables[self.lane_axis], self.inner
+        across = self.kernel.variables[swept]
+        loads = [e for stage in self.kernel.stages if not stage.per_row for e in self.loads(stage)]
+        moving = [e for e in loads if not self.is_near(e, across)]
+        enough = self.elements_of([[k] for k in self.kept]) >= OUTER
+        long = not isinstance(across.extent, int) or across.extent >= ACROSS
+        if not (enough and long and all(self.can_turn(e, along, across) for e in moving)):
+            return lambda: None
+        return self.turn(host, along, across)
 
     def row(
         self, evaluator: Evaluator, swept: list[list[int]], results: Results, temps: Temporaries,
@@ -145,7 +161,12 @@ class Rows(Nests):
         """Return a value that this kernel itself computes from where it is, or None for others."""
         root = self.root_of(e)
         if root is None:
-            return None
+            axis = self.lane_axis
+            return (
+                None
+                if axis is None
+                else self.turned_fetch(evaluator, self.kernel.variables[axis], e)
+            )
         if (root.value, self.lane) in results:
             return results[root.value, self.lane]
         if root.stage == self.current and e.index == root.index:

@@ -6,27 +6,19 @@ memory is read in long steps, so what does not depend on the loops around is cop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from dsl.codegen import elementwise
 from dsl.codegen.accesses import start_value, stride_of, walk
-from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
-from dsl.codegen.evaluate import Evaluator, literal, unchecked
+from dsl.codegen.arrays import Scalar, store_scalar
+from dsl.codegen.evaluate import Evaluator, literal
 from dsl.codegen.expressions import Expression, Var
 from dsl.codegen.kernels.rows import Results, Rows
+from dsl.codegen.kernels.turned import ACROSS, LONGEST, OUTER
 from dsl.codegen.llvm import Function, Operand
-from dsl.codegen.memory import nbytes
 from dsl.codegen.plan import Root, Stage
 
 __all__ = ["ShortRows"]
-
-_LONGEST = 16  # elements of a row that is unrolled
-_ACROSS = 16  # elements of the axis along which vectors go, at least
-_OUTER = 8.0  # points of the loops around that share a copy, at least
-
-Copies = dict[tuple[Any, Any], Array]
 
 
 class ShortRows(Rows):
@@ -48,11 +40,11 @@ class ShortRows(Rows):
         if self.inner != {last} or len(self.kept) < 2 or self.kept[-1] != last - 1 or self.checks:
             return False
         length, count = self.along.extent, self.across.extent
-        if not isinstance(length, int) or not 2 <= length <= _LONGEST:
+        if not isinstance(length, int) or not 2 <= length <= LONGEST:
             return False
-        if isinstance(count, int) and count < _ACROSS:
+        if isinstance(count, int) and count < ACROSS:
             return False
-        enough = self.elements_of([[k] for k in self.kept[:-1]]) >= _OUTER
+        enough = self.elements_of([[k] for k in self.kept[:-1]]) >= OUTER
         return enough and not self.keeps_rows() and all(map(self.goes_across, self.kernel.stages))
 
     def goes_across(self, stage: Stage) -> bool:
@@ -69,34 +61,22 @@ class ShortRows(Rows):
         return (
             all(step == 1 for step in written)
             and all(e.dtype.kind != "c" for e in everything)
-            and all(self.is_near(e) or self.is_copied(e) for e in self.loads(stage))
+            and all(
+                self.is_near(e, self.across) or self.can_turn(e, self.along, self.across)
+                for e in self.loads(stage)
+            )
         )
-
-    def loads(self, stage: Stage) -> Iterator[Expression]:
-        """Yield what a stage reads from memory."""
-        for root in stage.roots:
-            for e in walk(root.expression):
-                if e.kind == "load" and not self.is_own(e):
-                    yield e
-
-    def is_near(self, e: Expression) -> bool:
-        """Tell whether a load goes from element to element across rows, or stays."""
-        return stride_of(e.index, self.array_of(e), self.across) in (0, 1)
-
-    def is_copied(self, e: Expression) -> bool:
-        """Tell whether what is loaded depends on the row and the place in it alone."""
-        return not any(i.extra for i in e.index) and e.vars <= {self.along, self.across}
 
     def short_rows(self) -> None:
         host = self.host.fn
-        copies, release = self.copies(host)
+        release = self.turn(host, self.along, self.across)
         outer = [[k] for k in self.kept[:-1]]
         count = self.extent(host, self.kept[:-1])
 
         def body(fn: Function, lo: Operand, hi: Operand) -> None:
             evaluator = self.evaluator(fn)
             results: Results = {}
-            evaluator.fetch = partial(self.short_fetch, evaluator, results, copies)
+            evaluator.fetch = partial(self.short_fetch, evaluator, results)
             with fn.loop(lo, hi, as_written=True) as at, evaluator.scope():
                 self.unflatten(evaluator, outer, at)
                 self.across_rows(evaluator, results)
@@ -149,46 +129,7 @@ class ShortRows(Rows):
         del evaluator.points[self.along]
         return totals
 
-    # -- copies --------------------------------------------------------------------------------------------------------
-
-    def copies(self, fn: Function) -> tuple[Copies, Callable[[], None]]:
-        """Copy what is read in long steps, so that rows are columns; return that, and what gives the memory back."""
-        made: Copies = {}
-        to_release: list[Callable[[], None]] = []
-        far = (e for stage in self.kernel.stages for e in self.loads(stage) if not self.is_near(e))
-        for e in far:
-            if (e.value, e.index) in made:
-                continue
-            size = nbytes((self.along.extent, self.across.extent), e.dtype.itemsize)
-            pointer, release = self.host.borrow(size, "rows turned round")
-            to_release.append(release)
-            length, count = self.host.dim(self.along.extent), self.host.dim(self.across.extent)
-            made[e.value, e.index] = target = Array(e.dtype, pointer, (length, count), (count, 1))
-            self.copy(fn, e, target)
-
-        def release_all() -> None:
-            for release in to_release:
-                release()
-
-        return made, release_all
-
-    def copy(self, fn: Function, e: Expression, target: Array) -> None:
-        length, count = target.dims
-        evaluator = Evaluator(fn, self.host, {}, [{}], unchecked)
-        loop = partial(fn.loop, 0, metadata=self.plain(), as_written=True)
-        with loop(count) as j, loop(length) as k, evaluator.scope():
-            evaluator.points.update({self.across: j, self.along: k})
-            value = load_scalar(fn, e.dtype, evaluator.address(self.array_of(e), e.index))
-            store_scalar(fn, e.dtype, value, target.address(fn, (k, j)))
-
-    def short_fetch(
-        self, evaluator: Evaluator, results: Results, copies: Copies, e: Expression
-    ) -> Scalar | None:
+    def short_fetch(self, evaluator: Evaluator, results: Results, e: Expression) -> Scalar | None:
         """Return a value of this kernel, or one of a copy, or None for others."""
-        copy = copies.get((e.value, e.index))
-        if copy is None:
-            return self.row_fetch(evaluator, results, {}, e)
-        place = (evaluator.points[self.along], evaluator.points[self.across])
-        return load_scalar(
-            evaluator.fn, e.dtype, copy.address(evaluator.fn, place), evaluator.metadata
-        )
+        copied = self.turned_fetch(evaluator, self.along, e)
+        return self.row_fetch(evaluator, results, {}, e) if copied is None else copied

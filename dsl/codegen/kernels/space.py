@@ -57,6 +57,9 @@ class Space:
         self.bad: dict[Function, Variable] = {}
         self.current = 0  # the stage that is emitted
         self.group = ""  # of all memory accesses, if every loop's iterations are independent
+        self.turned: dict[
+            tuple[Any, Any], tuple[Var, Array]
+        ] = {}  # loads that read a copy, along which axis
         self.lane: int | None = None
         self.lanes: list[int | None] = [None]
         self.lane_axis = self.short_axis()
@@ -153,6 +156,8 @@ class Space:
 
     def step(self, index: tuple[Affine, ...], value: Any, var: Var) -> Any:
         """Return by how many elements an access moves with a variable, or None if that is not known."""
+        if (value, index) in self.turned:
+            return int(self.turned[value, index][0] is var)
         if value in self.stores:
             return stride_of(index, self.stores[value], var)
         if value not in self.roots:
