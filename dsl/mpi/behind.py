@@ -75,7 +75,7 @@ class Behind:
     def wait(self, number: int) -> list[np.ndarray]:
         """Return the results of a reduction that was started."""
         job = self._jobs.pop(number)
-        with events.span("wait", "all_reduce", job.where):
+        with events.span("wait", "all_reduce", job.where), self.meeting.waits.asleep():
             while not job.done.is_set():
                 if not self.threaded:
                     self._run(self._queue.popleft())

@@ -5,13 +5,16 @@ failed, ended or does something else is noticed (`waiting`). When all say the sa
 nobody can be late for it any more. Arrays go straight from and to their memory; noncontiguous ones are copied before.
 
 Messages of two ranks are records of the transport, which takes them in whether somebody asks for them yet or not: so ranks may
-send to each other before they receive.
+send to each other before they receive. Threads that send and receive do not wait for one another, nor for one in a collective.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import heapq
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -178,16 +181,39 @@ def _bytes(x: np.ndarray) -> list[Any]:
     return [x.reshape(-1).view(np.uint8), MPI.BYTE]
 
 
+def _shown(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a profile see a collective or a message."""
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if events.LOG is None:
+            return method(self, *args, **kwargs)
+        with events.span("collective", method.__name__, current_location()):
+            return method(self, *args, **kwargs)
+
+    return run
+
+
 def _told(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a profile see a collective."""
+    """Let one thread at a time be in a collective, and a profile see it."""
+    shown = _shown(method)
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         with self.lock:
-            if events.LOG is None:
-                return method(self, *args, **kwargs)
-            with events.span("collective", method.__name__, current_location()):
-                return method(self, *args, **kwargs)
+            return shown(self, *args, **kwargs)
+
+    return run
+
+
+def _said(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let many threads be in messages, if MPI allows them, and a profile see each."""
+    shown = _shown(method)
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.talking:
+            return shown(self, *args, **kwargs)
 
     return run
 
@@ -213,13 +239,15 @@ class _Recent:
 
 
 class Ranks:
-    """All ranks of the world. One thread at a time is in a collective."""
+    """All ranks of the world. One thread at a time is in a collective, any number in messages."""
 
     def __init__(self) -> None:
         here = world()
         self.rank: int = here.rank
         self.size: int = here.size
         self.lock = threading.RLock()
+        multiple = here.threads >= 3  # MPI_THREAD_MULTIPLE
+        self.talking: Any = contextlib.nullcontext() if multiple else self.lock
         self.buffers = Buffers()
         self.waits = waits()
         collective, behind, _ = here.boards
@@ -228,9 +256,13 @@ class Ranks:
         self._reducer, self._reduce = reducer, None if reducer is None else reducer.reduce
         self._recent = _Recent(self.meeting)
         self.behind = Behind(Meeting(here.behind, self.waits, behind), here.threads)
-        self._serial = 0
+        self._serial = itertools.count(1)
+        self._counting = threading.Lock()
         self._sent: dict[tuple[int, int], int] = {}  # how many to a rank with a tag
-        self._taken: dict[tuple[int, int], int] = {}
+        self._wanted: dict[tuple[int, int], int] = {}  # how many from a rank with a tag
+        self._given_up: dict[
+            tuple[int, int], list[int]
+        ] = {}  # of those, which nobody waits for any more
         self._arrived: dict[tuple[int, int, int], _Message] = {}
         transport().handle(MESSAGE, self._came)
 
@@ -356,14 +388,14 @@ class Ranks:
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
-    @_told
+    @_said
     def send_to(self, x: np.ndarray, dest: int, tag: int) -> None:
         if dest != NOBODY:
             call = self._call("send", x, f"dest={dest}, tag={tag}")
             request = self._post(np.ascontiguousarray(x).reshape(x.shape), dest, tag, call)
             self.waits.until(call, request, [dest])
 
-    @_told
+    @_said
     def recv_from(self, like: np.ndarray, source: int, tag: int) -> np.ndarray:
         if source == NOBODY:
             return np.zeros(like.shape, like.dtype)
@@ -371,7 +403,7 @@ class Ranks:
             like, source, tag, self._call("recv", like, f"source={source}, tag={tag}")
         )
 
-    @_told
+    @_said
     def exchange(self, x: np.ndarray, dest: int, source: int, tag: int) -> np.ndarray:
         call = self._call("sendrecv", x, f"dest={dest}, source={source}, tag={tag}")
         if dest == source == self.rank:
@@ -385,29 +417,42 @@ class Ranks:
         return found
 
     def _call(self, op: str, x: np.ndarray, more: str) -> Call:
-        self._serial += 1
-        return Call(_words(op, x.dtype, x.shape, more), current_location(), self._serial)
+        return Call(_words(op, x.dtype, x.shape, more), current_location(), next(self._serial))
 
     def _post(self, x: np.ndarray, dest: int, tag: int, call: Call) -> Callable[[], bool]:
         """Send an array, and return what tells whether its memory is free again."""
-        number = self._sent.get((dest, tag), 0)
-        self._sent[dest, tag] = number + 1
+        with self._counting:
+            number = self._sent.get((dest, tag), 0)
+            self._sent[dest, tag] = number + 1
         send = transport()
         request = send.send(dest, MESSAGE, (tag, number, *_as_numbers(str(call))), x)
         send.flush()
         return lambda: send.is_free(request)
 
     def _take(self, like: np.ndarray, source: int, tag: int, call: Call) -> np.ndarray:
-        number = self._taken.get((source, tag), 0)
+        number = self._next_wanted((source, tag))
         key = (source, tag, number)
-        self.waits.until(call, lambda: key in self._arrived, [source], moving=True)
+        try:
+            self.waits.until(call, lambda: key in self._arrived, [source], moving=True)
+        except BaseException:  # who asks again gets it
+            with self._counting:
+                heapq.heappush(self._given_up.setdefault((source, tag), []), number)
+            raise
         array, text = self._arrived.pop(key)
-        self._taken[source, tag] = number + 1
         if (array.dtype, array.shape) != (like.dtype, like.shape):
             sent, wanted = (TensorType(a.dtype, a.shape) for a in (array, like))
             why = f"rank {source} sends {sent}, and rank {self.rank} expects {wanted}"
             self.waits.fail(why, call, {source: text})
         return array
+
+    def _next_wanted(self, where: tuple[int, int]) -> int:
+        """Return the number of the next message from a rank with a tag: who asks first has the one that was sent first."""
+        with self._counting:
+            if given_up := self._given_up.get(where):
+                return heapq.heappop(given_up)
+            number = self._wanted.get(where, 0)
+            self._wanted[where] = number + 1
+            return number
 
     def _came(self, source: int, record: Record) -> None:
         tag, number, *words = record.numbers

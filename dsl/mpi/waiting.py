@@ -4,13 +4,19 @@ Who waits looks again and again, moving messages in between. After a grace perio
 again and again. If every rank waits, and not all for the same, none will ever go on: all raise a `MismatchError` that says
 what each waits for. A rank whose script ends says so, and who waits for it raises as well. After the deadline
 (`config.mpi_timeout`) who waits gives up, and says what is known.
+
+Several threads of a rank may wait, each for messages of its own. A rank is said to wait for ever only if none of its other threads
+could still bring what another rank waits for; where one could, the deadline is what ends the wait.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import itertools
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -50,7 +56,7 @@ class Call(NamedTuple):
 
 @dataclass
 class _Report:
-    """What another rank waits for: the number of its wait, and how often it said so, last when."""
+    """What another rank waits for: the number of its wait, and how often it said so, last when; 0 times if it may do more."""
 
     number: int
     text: str
@@ -68,7 +74,9 @@ class Waits:
         self.ended: dict[int, str] = {}
         self.news: MismatchError | None = None
         self.last: object = None
-        self._count = 0
+        self._numbers = itertools.count(1)
+        self._asleep: set[int] = set()  # threads that wait, here or for another thread of dsl
+        self._known: set[int] = set()  # threads that have waited
         for kind, handle in ((WAITING, self._waiting), (ENDED, self._over), (STUCK, self._stuck)):
             transport.handle(kind, handle)
         atexit.register(self._end)
@@ -92,18 +100,41 @@ class Waits:
         ranks: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         watch, patience = self.watch(call), Patience(self.transport.size)
-        while not done():
-            self._move()
-            if soon(done):
-                return
-            if not watch.look(self.others if ranks is None else ranks):
-                patience.rest()
+        watch.is_idle = self._is_idle
+        with self.asleep():
+            while not done():
+                self._move()
+                if soon(done):
+                    return
+                if not watch.look(self.others if ranks is None else ranks):
+                    patience.rest()
 
     def watch(self, call: Call, seconds: float | None = None) -> Watch:
         """Begin to wait for others, for those who look for messages themselves; by default as long as the option says."""
         self.last = call
-        self._count += 1
-        return Watch(self, call, self._count, config.mpi_timeout if seconds is None else seconds)
+        seconds = config.mpi_timeout if seconds is None else seconds
+        return Watch(self, call, next(self._numbers), seconds)
+
+    @contextlib.contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Note that this thread does nothing but wait, for another rank or for a thread that waits for one."""
+        here = threading.get_ident()
+        self._known.add(here)
+        self._asleep.add(here)
+        try:
+            yield
+        finally:
+            self._asleep.discard(here)
+
+    def _is_idle(self) -> bool:
+        """Tell whether no thread of this rank but this one could bring what another rank waits for."""
+        others = [t for t in threading.enumerate() if t.ident != threading.get_ident()]
+        return not any(self._may_move(thread) for thread in others)
+
+    def _may_move(self, thread: threading.Thread) -> bool:
+        if thread.name.startswith("dsl") or thread.ident in self._asleep:
+            return False
+        return not thread.daemon or thread.ident in self._known
 
     def _soon_moving(self, done: Callable[[], bool]) -> bool:
         """Look some times, as `_soon` does, for what messages bring."""
@@ -122,10 +153,10 @@ class Waits:
         if self.news is not None:
             raise self.news from None
 
-    def tell(self, call: Call, number: int, now: float) -> None:
-        """Say what this rank waits for; if all wait for ever, say that."""
-        self._send(WAITING, number, str(call))
-        if self._nobody_moves(call, now):
+    def tell(self, call: Call, number: int, now: float, idle: bool) -> None:
+        """Say what this rank waits for, and whether it is `idle` meanwhile; if all wait for ever, say that."""
+        self._send(WAITING, (number, idle), str(call))
+        if idle and self._nobody_moves(call, now):
             self.fail("the ranks wait for different things, and will for ever", call)
 
     def _nobody_moves(self, call: Call, now: float) -> bool:
@@ -148,7 +179,7 @@ class Waits:
     ) -> NoReturn:
         """Raise a MismatchError here and on all ranks that wait; `told` says what some ranks did that this is about."""
         text = f"{why}\n{self.describe(call, told)}"
-        self._send(STUCK, 0, text)
+        self._send(STUCK, (), text)
         raise _mismatch(text, call.where)
 
     def describe(self, call: Call, told: Mapping[int, str] = MappingProxyType({})) -> str:
@@ -163,15 +194,16 @@ class Waits:
 
     # -- what others say ------------------------------------------------------------------------------------------------
 
-    def _send(self, kind: int, number: int, text: str) -> None:
+    def _send(self, kind: int, numbers: tuple[int, ...], text: str) -> None:
         data = np.frombuffer(text.encode(), np.uint8)
         for rank in self.others:
-            self.transport.send(rank, kind, (number,), data)
+            self.transport.send(rank, kind, numbers, data)
         self.transport.flush()
 
     def _waiting(self, source: int, record: Record) -> None:
-        before, number = self.reports.get(source), record.numbers[0]
+        before, (number, idle) = self.reports.get(source), record.numbers
         times = before.times + 1 if before is not None and before.number == number else 1
+        times = times if idle else 0
         self.reports[source] = _Report(number, _text(record), times, time.monotonic())
 
     def _over(self, source: int, record: Record) -> None:
@@ -183,7 +215,7 @@ class Waits:
     def _end(self) -> None:
         """Tell the others that this rank does nothing more; it may be too late for that."""
         try:
-            self._send(ENDED, 0, "no call" if self.last is None else str(self.last))
+            self._send(ENDED, (), "no call" if self.last is None else str(self.last))
             self.transport.drain(1.0)
         except Exception:
             return
@@ -194,6 +226,7 @@ class Watch:
 
     def __init__(self, waits: Waits, call: Call, number: int, seconds: float) -> None:
         self.waits, self.call, self.number, self.seconds = waits, call, number, seconds
+        self.is_idle: Callable[[], bool] = lambda: True  # apart from what `surely` says
         self.start = time.monotonic()
         self.due = self.start + GRACE
 
@@ -211,7 +244,7 @@ class Watch:
             return False
         self.due = now + GRACE
         if surely and not self.waits.transport.is_receiving():
-            self.waits.tell(self.call, self.number, now)
+            self.waits.tell(self.call, self.number, now, self.is_idle())
         if now - self.start > self.seconds:
             self._give_up(now - self.start)
         return True

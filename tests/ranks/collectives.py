@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import ml_dtypes
 import numpy as np
 
 import dsl
 from dsl import parallel
+from dsl.mpi import waiting
 
 RANK, SIZE = parallel.rank(), parallel.size()
 DTYPES = (
@@ -125,6 +129,57 @@ def messages() -> None:
         np.full(2, RANK), RANK + 1 if RANK + 1 < SIZE else None, RANK - 1 if RANK else None
     )
     check(edges, np.full(2, max(0, RANK - 1)), "a row of ranks with ends")
+
+
+def from_threads() -> None:
+    """Threads with tags of their own get on without one another, and those that share one have each message once."""
+    if SIZE == 1:
+        return
+    after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    found: dict[object, object] = {}
+
+    def exchange(tag: int) -> None:
+        rows = [
+            parallel.sendrecv(np.full((1, 20_000)[k % 2], 100.0 * k + tag + RANK), after, before, tag)[0]
+            for k in range(30)
+        ]  # fmt: skip
+        found[tag] = [row - 100.0 * k - tag for k, row in enumerate(rows)]
+
+    def share(name: str) -> None:
+        found[name] = [int(parallel.recv(np.int64(0), before, tag=9)) for _ in range(20)]
+
+    threads = [threading.Thread(target=exchange, args=(tag,)) for tag in range(4)]
+    threads += [threading.Thread(target=share, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for k in range(40):
+        parallel.send(k, after, tag=9)
+    assert parallel.allreduce(1) == SIZE  # a collective does not wait for them either
+    for thread in threads:
+        thread.join()
+    assert all(found[tag] == [before] * 30 for tag in range(4)), found
+    assert sorted(found["a"] + found["b"]) == list(range(40)), found
+
+
+def a_message_that_comes_late() -> None:
+    """A rank is not stuck while one of its threads waits and another works."""
+    before, waiting.GRACE = waiting.GRACE, 0.1
+    found: list[object] = []
+
+    def listen() -> None:
+        found.append(parallel.recv(np.zeros(2), 1, tag=7))
+
+    if RANK == 0 and SIZE > 1:
+        listener = threading.Thread(target=listen)
+        listener.start()
+        time.sleep(1.0)
+    parallel.barrier()
+    if RANK == 1:
+        parallel.send(np.ones(2), 0, tag=7)
+    if RANK == 0 and SIZE > 1:
+        listener.join()
+        check(found[0], np.ones(2), "a late message")
+    waiting.GRACE = before
 
 
 # -- in compiled functions -----------------------------------------------------------------------------------------------
@@ -274,6 +329,8 @@ layouts()
 numbers()
 messages()
 large_messages()
+from_threads()
+a_message_that_comes_late()
 in_programs()
 in_a_graph()
 in_vmap()
