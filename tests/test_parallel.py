@@ -183,6 +183,33 @@ def test_mistakes_are_named(call: object, error: type[Exception], words: str) ->
         call()  # type: ignore[operator]
 
 
+def _loss(w):
+    return (w**2).sum()
+
+
+_SGD = dsl.optim.SGD(0.1)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: parallel.ParameterServer(_SGD, _loss, np.zeros(2)), "loss must be .*got a SGD(.|\n)*ParameterServer.loss, optimizer"),
+        (lambda: parallel.BackupWorkers(_loss, np.zeros(2), _SGD), "BackupWorkers: optimizer must be .*got a ndarray"),
+        (lambda: parallel.DataParallel(_SGD, _loss), "DataParallel: loss must be a function"),
+        (lambda: parallel.DataParallel(_loss, dsl.optim.SGD), "got the class SGD(.|\n)*call it"),
+        (lambda: parallel.ParameterServer(_loss, _SGD, "abc"), "dtype <U3"),
+        (lambda: parallel.ParameterServer(_loss, _SGD, np.zeros(2)).train([()], 2.5), "steps must be a whole number, 0 or more, got 2.5"),
+        (lambda: parallel.ShardedEmbedding(5.5, 2), "rows must be a whole number, 1 or more, got 5.5"),
+        (lambda: parallel.ShardedEmbedding(5, 0), "width must be a whole number, 1 or more, got 0"),
+        (lambda: parallel.ShardedEmbedding(5, 2, optimizer="sgd"), "optimizer must be an optimiser, got 'sgd'"),
+        (lambda: parallel.ShardedEmbedding(5, 2, init=lambda ids: np.zeros((2, 5))), "a row of 2 numbers for each of 5 ids"),
+    ],
+)  # fmt: skip
+def test_what_trainers_and_tables_are_made_with_is_checked(call, words: str) -> None:
+    with pytest.raises(dsl.DslError, match=words):
+        call()
+
+
 def test_a_program_for_more_ranks_is_refused() -> None:
     graph = dsl.ir.parse(
         """

@@ -19,6 +19,7 @@ from dsl.mpi.swap import swap
 from dsl.mpi.world import world
 from dsl.optim.optimizer import Optimizer
 from dsl.optim.rows import Rows
+from dsl.parallel.checks import check_optimizer, checked_count
 from dsl.parallel.shards import SHARDS, Shard, div_shard, mod_shard, owned
 
 __all__ = ["ShardedEmbedding", "div_shard", "mod_shard"]
@@ -37,13 +38,21 @@ class ShardedEmbedding:
     ) -> None:  # fmt: skip
         if strategy not in SHARDS:
             raise ConfigError(f"strategy must be 'mod' or 'div', got {strategy!r}")
-        if rows < 1 or width < 1:
-            raise ConfigError(f"a table has rows and columns, got {rows} x {width}")
-        self.rows, self.width, self.strategy = rows, width, strategy
+        self.rows = rows = checked_count("ShardedEmbedding", "rows", rows)
+        self.width = width = checked_count("ShardedEmbedding", "width", width)
+        if optimizer is not None:
+            check_optimizer("ShardedEmbedding", optimizer)
+        self.strategy = strategy
         self.dtype, self.world = np.dtype(dtype), world()
         own = owned(rows, strategy, self.world.rank, self.world.size)
         first = init or (lambda ids: _small(ids, width, seed))
-        self.table = np.ascontiguousarray(first(own), self.dtype).reshape(len(own), width)
+        values = np.ascontiguousarray(first(own), self.dtype)
+        if values.shape[:1] != (len(own),) or values.size != len(own) * width:
+            raise ShapeError(
+                f"init must return a row of {width} numbers for each of {len(own)} ids, got the shape {values.shape}",
+                location=here(),
+            )
+        self.table = values.reshape(len(own), width)
         self.optimizer = optimizer
         self.state = None if optimizer is None else optimizer.init(self.table)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from dsl.errors import ConfigError
 from dsl.frontend.scopes import here
+from dsl.frontend.traced import supported_dtype
 from dsl.frontend.trees import flatten, unflatten
 from dsl.ir.location import Location
 from dsl.mpi.messages import Record
@@ -27,6 +28,7 @@ from dsl.mpi.shared import transport, waits
 from dsl.mpi.waiting import Call
 from dsl.mpi.world import world
 from dsl.optim.optimizer import Optimizer
+from dsl.parallel.checks import check_loss, check_optimizer, checked_count
 from dsl.transforms.gradients import value_and_grad
 
 __all__ = ["BackupWorkers", "Counts", "ParameterServer"]
@@ -54,11 +56,15 @@ class ParameterServer:
     def __init__(
         self, loss: Callable[..., Any], optimizer: Optimizer, params: Any, *, server: int = 0
     ) -> None:
+        check_loss(type(self).__name__, loss)
+        check_optimizer(type(self).__name__, optimizer)
         self.world = world()
         if not 0 <= server < self.world.size:
             raise ConfigError(f"there is no rank {server} to be the server")
         self.optimizer, self.server = optimizer, server
         self.leaves, self.structure = flatten(params)
+        for leaf in self.leaves:
+            supported_dtype(np.asarray(leaf).dtype)
         self.leaves = [np.array(leaf) for leaf in self.leaves]
         self.counts = Counts()
         self.losses: list[float] = []
@@ -78,6 +84,7 @@ class ParameterServer:
 
     def train(self, batches: Iterable[tuple[Any, ...]], steps: int) -> Any:
         """Run until the server has done `steps` more updates; workers take batches, the server none."""
+        steps = checked_count(f"{type(self).__name__}.train", "steps", steps, least=0)
         self._where, self._number = here(), next(_serial)  # of this call, on all ranks
         if self.world.size == 1:
             return self._train_alone(batches, steps)

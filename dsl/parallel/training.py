@@ -21,6 +21,7 @@ from dsl.mpi.agreement import agree
 from dsl.mpi.pulse import beat
 from dsl.optim.clipping import check_clip
 from dsl.optim.optimizer import Optimizer, State
+from dsl.parallel.checks import check_loss, check_optimizer
 from dsl.parallel.collectives import broadcast, size
 from dsl.parallel.gradients import BUCKET, reduce_gradients
 from dsl.transforms.gradients import value_and_grad
@@ -50,6 +51,8 @@ class DataParallel:
         clip: Callable[[Any], Any] | None = None, bucket_bytes: int = BUCKET, seed: int | None = None,
         sparse: bool = False,
     ) -> None:  # fmt: skip
+        check_loss("DataParallel", loss)
+        check_optimizer("DataParallel", optimizer)
         check_clip(clip)
         self.loss, self.optimizer, self.has_aux, self.clip = loss, optimizer, has_aux, clip
         self.bucket_bytes, self.seed, self.sparse = bucket_bytes, seed, sparse
