@@ -16,6 +16,7 @@ from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, size_number
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.ir.dims import symbols_of
+from dsl.ir.remote import Remote
 from dsl.ir.types import TensorType
 
 __all__ = ["TracedList", "as_traced_list", "item_layout"]
@@ -34,7 +35,10 @@ class TracedList:
 
     @classmethod
     def dsl_unflatten(cls, keys: tuple[Any, ...], children: list[Any]) -> Any:
-        """Put the list together; of real arrays, which the caller gets, a plain list."""
+        """Put the list together; of real arrays, which the caller gets, a plain list; of what is not here, what stands for it."""
+        for child in children:
+            if isinstance(child, Remote):
+                return child
         if children and isinstance(children[0], np.ndarray):
             return [
                 _plain_item(keys[0], [column[k] for column in children])

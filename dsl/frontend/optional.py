@@ -16,6 +16,7 @@ from dsl.errors import UnsupportedError
 from dsl.frontend.scopes import current_scope
 from dsl.frontend.traced import Kind, Traced, fresh, lift, read
 from dsl.frontend.trees import Structure, unflatten
+from dsl.ir.remote import Remote
 
 __all__ = ["TracedOptional", "unwrap"]
 
@@ -31,8 +32,10 @@ class TracedOptional:
 
     @classmethod
     def dsl_unflatten(cls, keys: tuple[Any, ...], children: list[Any]) -> Any:
-        """Put it together; of real values, which the caller gets, the value or None."""
+        """Put it together; of real values, which the caller gets, the value or None; of what is not here, what stands for it."""
         present, *leaves = children
+        if isinstance(present, Remote):  # the value stands for both
+            return next((leaf for leaf in leaves if isinstance(leaf, Remote)), present)
         if isinstance(present, np.ndarray) and present.ndim:
             return _of_all_items(present, keys[0], leaves)
         if any(isinstance(child, Traced) for child in children) or not isinstance(present, bool):

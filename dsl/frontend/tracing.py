@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,16 +206,30 @@ class _Delivery:
             return source.value
         if source.kind == "either":
             chosen, sides = source.value
-            structure, sources = sides[self(chosen)]
+            side = self(chosen)
+            if isinstance(side, Remote):
+                return side
+            structure, sources = sides[side]
             return unflatten(structure, [self(s) for s in sources])
         array = (self.inputs if source.kind == "input" else self.outputs)[source.index]
         if isinstance(array, Remote):
-            return array
+            return self.elsewhere(array, source.views)
         for view in source.views:
             array = self.seen(array, view)
         if source.as_kind is Kind.PYTHON:
             return array.item()
         return array[()] if source.as_kind is Kind.SCALAR else array
+
+    def elsewhere(self, remote: Remote, views: Sequence[View]) -> Remote:
+        """Return what stands for a view of a result that is on another rank."""
+        if not views or not isinstance(remote.type, TensorType) or not remote.type.is_static():
+            return remote
+        standin: Any = np.broadcast_to(np.zeros((), remote.dtype), remote.shape)  # takes no memory
+        for view in views:
+            view = resolve(view, self.sizes) if symbols_in(view) else view
+            found: Any = view if isinstance(view, Reshaped) else view.of(standin)
+            standin = np.broadcast_to(np.zeros((), remote.dtype), found.shape)
+        return remote.of_shape(standin.shape)
 
     def seen(self, array: Any, view: View) -> Any:
         """Return the view of an array; a reshape that NumPy makes a copy of is one."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dsl.errors import DeviceError
-from dsl.ir.types import ValueType
+from dsl.ir.types import TensorType, ValueType
 
 __all__ = ["Remote"]
 
@@ -19,6 +21,9 @@ class Remote:
     def __repr__(self) -> str:
         return f"<{self.type} on {self.device}>"
 
+    def __format__(self, spec: str) -> str:
+        return self.refuse() if spec else repr(self)
+
     def refuse(self, *args: Any, **kwargs: Any) -> Any:
         """Raise, since there is no array here."""
         raise DeviceError(
@@ -26,5 +31,63 @@ class Remote:
             remedy="have it here: compute it under `dsl.device` of this rank, or have all ranks `dsl.parallel.broadcast` it from there",
         )
 
-    __array__ = __float__ = __int__ = __bool__ = __len__ = __getitem__ = __iter__ = refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = refuse
+    def of_shape(self, shape: tuple[int, ...]) -> Remote:
+        """Return what stands for a view of the result."""
+        assert isinstance(self.type, TensorType)
+        return Remote(self.device, TensorType(self.type.dtype, shape))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype, which all ranks know."""
+        assert isinstance(self.type, TensorType)
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape, if other ranks than that of the result know it."""
+        if not isinstance(self.type, TensorType) or not self.type.is_static():
+            self.refuse()
+        return self.type.shape  # type: ignore[union-attr,return-value]
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        assert isinstance(self.type, TensorType)
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements, if it is known here."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    __array__ = __float__ = __int__ = __index__ = __complex__ = __bool__ = __len__ = refuse
+    __getitem__ = __setitem__ = __iter__ = __contains__ = refuse
+    __neg__ = __pos__ = __abs__ = __invert__ = __round__ = refuse
+    __lt__ = __le__ = __gt__ = __ge__ = refuse
+    __eq__ = __ne__ = refuse
+    __hash__ = object.__hash__
+
+
+_OPERATORS = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "divmod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+)
+for _name in _OPERATORS:
+    for _form in (_name, f"r{_name}", f"i{_name}"):
+        setattr(Remote, f"__{_form}__", Remote.refuse)
+for _name in dir(np.ndarray):
+    if not _name.startswith("_") and _name not in ("device", *vars(Remote)):
+        _is_method = callable(getattr(np.ndarray, _name))
+        setattr(Remote, _name, Remote.refuse if _is_method else property(Remote.refuse))

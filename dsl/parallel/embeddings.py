@@ -46,7 +46,7 @@ class ShardedEmbedding:
         self.dtype, self.world = np.dtype(dtype), world()
         own = owned(rows, strategy, self.world.rank, self.world.size)
         first = init or (lambda ids: _small(ids, width, seed))
-        values = np.ascontiguousarray(first(own), self.dtype)
+        values = np.array(first(own), self.dtype, order="C")  # updates write into it
         if values.shape[:1] != (len(own),) or values.size != len(own) * width:
             raise ShapeError(
                 f"init must return a row of {width} numbers for each of {len(own)} ids, got the shape {values.shape}",

@@ -101,6 +101,45 @@ def check_a_result_of_a_size_that_one_rank_knows() -> None:
     np.testing.assert_array_equal(whole, [1.0, 2.0])
 
 
+def check_what_stands_for_a_result() -> None:
+    """It has the shape that the result has, whatever view of an array, list or optional that is; and it is no array."""
+
+    @dsl.jit
+    def views(x):
+        with dsl.device("/rank:1/cpu:0"):
+            y = np.sin(x)
+        return y.T, y[::2, 1], y.reshape(-1), y.T.reshape(-1), y[0, 0]
+
+    @dsl.jit
+    def others(x):
+        with dsl.device("/rank:1/cpu:0"):
+            y = x * 2
+            first, found = None, []
+            for i in range(len(y)):
+                if y[i] > 1:
+                    found.append(y[i])
+                    first = y[i] if first is None else first
+        return found, first
+
+    for rows in (4, 6):  # the second time for all sizes
+        x = np.arange(3.0 * rows).reshape(rows, 3)
+        y = np.sin(x)
+        expected = (y.T, y[::2, 1], y.reshape(-1), y.T.reshape(-1), y[0, 0])
+        for found, wanted in zip(views(x), expected, strict=True):
+            assert found.shape == wanted.shape, found
+            assert (found.dtype, found.ndim, found.size) == (wanted.dtype, wanted.ndim, wanted.size)
+            np.testing.assert_allclose(parallel.broadcast(found, 1), wanted, rtol=1e-15)
+    found, first = others(np.array([0.0, 1.0, 2.0]))
+    if RANK == 1:
+        assert (found, first) == ([2.0, 4.0], 2.0)
+        return
+    for result in (found, first):
+        assert isinstance(result, Remote), result
+        for use in (lambda r: -r, lambda r: 2**r, lambda r: r == r, lambda r: r.sum(), lambda r: r.T, list, "{:.1f}".format):  # fmt: skip
+            with pytest.raises(DeviceError, match="/rank:1/cpu:0"):
+                use(result)
+
+
 def check_collectives_are_refused() -> None:
     """One rank would run it, and wait for the others for ever."""
 
@@ -147,6 +186,7 @@ def check_mismatch() -> None:
 if __name__ == "__main__":
     check_results()
     check_results_can_be_shared()
+    check_what_stands_for_a_result()
     check_a_result_of_a_size_that_one_rank_knows()
     check_errors()
     check_mismatch()
