@@ -700,6 +700,8 @@ def _by_tokens(traced: TracedFunction, graph: Graph) -> Callable[[list[Any]], li
             given[k] = variable.snapshot()
         return run(given, environment)
 
+    runner = getattr(run, "__self__", None)
+    execute.over_ranks = getattr(runner, "over_ranks", False)  # type: ignore[attr-defined]
     return execute
 
 

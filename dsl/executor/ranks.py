@@ -16,7 +16,7 @@ import numpy as np
 
 from dsl.codegen.cuda.devices import own_index
 from dsl.config import config
-from dsl.errors import PeerError, UnsupportedError
+from dsl.errors import DeviceError, PeerError, UnsupportedError
 from dsl.executor.shared_memory import native_code
 from dsl.ir import shared_memory
 from dsl.ir.devices import DeviceName
@@ -98,6 +98,9 @@ def refuse_collectives(graph: Graph) -> None:
 class OverRanks:
     """A graph in parts, of which this rank runs some."""
 
+    over_ranks = True
+    """Arguments may be results that are on other ranks."""
+
     def __init__(
         self, graph: Graph, devices: Sequence[Cpu], soft: bool, prepare: Callable[..., Any]
     ) -> None:
@@ -106,6 +109,7 @@ class OverRanks:
         placed = place(lower_spanning(graph), names, soft=soft)
         self.name, self.types = graph.name, [v.type for v in graph.results]
         self.params = [v.type for v in graph.params]
+        self.names = [v.node.attrs["name"] for v in graph.params]
         self.whole = partition(placed)
         self.whole.check_complete()
         agree(f"the graph of `{graph.name}`", placed.text)
@@ -137,6 +141,7 @@ class OverRanks:
         if here.timeout is None:
             here.timeout = config.mpi_timeout
         try:
+            self._check_here(args)
             found = run_parts(
                 self.local, args, self.devices, self._run_one, here, rendezvous=meeting
             )
@@ -150,6 +155,17 @@ class OverRanks:
             meeting.close()
         beat(self.name)
         return [self._result(k, args, found) for k in range(len(self.types))]
+
+    def _check_here(self, args: Sequence[Any]) -> None:
+        """Raise if a part of this rank reads an argument that is a result on another rank."""
+        for part in self.local.parts.values():
+            for index, given in zip(part.params, part.arguments(args), strict=True):
+                if isinstance(given, Remote):
+                    raise DeviceError(
+                        f"the argument `{self.names[index]}` of `{self.name}` ({given.type}) is on {given.device}, "
+                        f"and {part.device} reads it",
+                        remedy="read it under `dsl.device` of its rank, or have all ranks `dsl.parallel.broadcast` it before",
+                    )
 
     def _run_one(self, graph: Graph, args: Sequence[Any], environment: Environment) -> Any:
         return self.runners[graph](args, environment)

@@ -13,6 +13,7 @@ import numpy as np
 from dsl.errors import StaticArgumentError, UnsupportedError
 from dsl.frontend.traced import supported_dtype
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths
+from dsl.ir.remote import Remote
 from dsl.ir.types import Shape, dtype_name
 
 __all__ = ["Arguments", "Leaf", "Same", "Signature", "signature_of"]
@@ -154,6 +155,8 @@ def describe(leaf: Any, static_level: int = 0) -> Leaf:
             )
         dtype = supported_dtype(leaf.dtype)
         return Leaf("array", dtype, leaf.shape, None if leaf.flags.c_contiguous else leaf.strides)
+    if isinstance(leaf, Remote):
+        return Leaf(leaf.kind, leaf.dtype, leaf.shape, leaf.strides)
     if is_on_device(leaf):
         dtype = supported_dtype(np.dtype(leaf.dtype))
         return Leaf("array", dtype, tuple(leaf.shape), None, Same(device_name(leaf)))
@@ -222,7 +225,7 @@ def _aliases(leaves: list[Any]) -> tuple[int, ...]:
     """For each array leaf, the position of the first leaf that is the same object; empty when all differ."""
     first: dict[int, int] = {}
     places = tuple(
-        first.setdefault(id(leaf), k) if isinstance(leaf, np.ndarray) else k
+        first.setdefault(id(leaf), k) if isinstance(leaf, (np.ndarray, Remote)) else k
         for k, leaf in enumerate(leaves)
     )
     return () if all(k == place for k, place in enumerate(places)) else places

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +124,8 @@ class TracedFunction:
             look_up(c.holder, c.key) for c in self.captures
         ]
         self._check_written(arrays)
+        if not getattr(execute, "over_ranks", False):
+            _check_here(arrays)
         outputs = execute(arrays)
         if not getattr(execute, "in_place", False):
             outputs = _apart(outputs, arrays)
@@ -169,6 +171,12 @@ class TracedFunction:
                     )
 
 
+def _check_here(arrays: list[Any]) -> None:
+    for array in arrays:
+        if isinstance(array, Remote):
+            array.refuse()
+
+
 def _apart(outputs: list[Any], inputs: list[Any]) -> list[Any]:
     """Copy outputs that are memory of an input, of a constant or of another output: each is an array of its own."""
     seen = {id(_owner(array)) for array in inputs}
@@ -185,6 +193,9 @@ def _owner(array: Any) -> Any:
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
         array = array.base
     return array
+
+
+_KINDS = {Kind.SCALAR: "scalar", Kind.PYTHON: "python"}
 
 
 class _Delivery:
@@ -213,23 +224,26 @@ class _Delivery:
             return unflatten(structure, [self(s) for s in sources])
         array = (self.inputs if source.kind == "input" else self.outputs)[source.index]
         if isinstance(array, Remote):
-            return self.elsewhere(array, source.views)
+            return self.elsewhere(array, source)
         for view in source.views:
             array = self.seen(array, view)
         if source.as_kind is Kind.PYTHON:
             return array.item()
         return array[()] if source.as_kind is Kind.SCALAR else array
 
-    def elsewhere(self, remote: Remote, views: Sequence[View]) -> Remote:
-        """Return what stands for a view of a result that is on another rank."""
-        if not views or not isinstance(remote.type, TensorType) or not remote.type.is_static():
-            return remote
-        standin: Any = np.broadcast_to(np.zeros((), remote.dtype), remote.shape)  # takes no memory
-        for view in views:
+    def elsewhere(self, remote: Remote, source: Source) -> Remote:
+        """Return what stands for a result that is on another rank, as the caller there gets it."""
+        kind = _KINDS.get(source.as_kind, "array")
+        if not isinstance(remote.type, TensorType) or not remote.type.is_static():
+            return remote.seen_as(None, kind)
+        standin: Any = remote.like()
+        for view in source.views:
             view = resolve(view, self.sizes) if symbols_in(view) else view
-            found: Any = view if isinstance(view, Reshaped) else view.of(standin)
-            standin = np.broadcast_to(np.zeros((), remote.dtype), found.shape)
-        return remote.of_shape(standin.shape)
+            found: Any = view.of(standin)
+            if found is None and isinstance(view, Reshaped):
+                found = Remote(remote.device, TensorType(remote.dtype, view.shape)).like()
+            standin = found
+        return remote.seen_as(standin, kind)
 
     def seen(self, array: Any, view: View) -> Any:
         """Return the view of an array; a reshape that NumPy makes a copy of is one."""

@@ -13,7 +13,14 @@ __all__ = ["Remote"]
 
 
 class Remote:
-    """What a call returns on ranks that a result is not on: where it is, and what. It is no array."""
+    """What a call returns on ranks that a result is not on: where it is, and what. It is no array.
+
+    A function over ranks takes it for an argument, if no part on this rank reads that. For this, `kind` tells whether the result
+    is an array, a scalar of NumPy or a Python number there, and `strides` how it lies in memory, if not in one piece.
+    """
+
+    kind = "array"
+    strides: tuple[int, ...] | None = None
 
     def __init__(self, device: str, type: ValueType) -> None:
         self.device, self.type = device, type
@@ -31,10 +38,22 @@ class Remote:
             remedy="have it here: compute it under `dsl.device` of this rank, or have all ranks `dsl.parallel.broadcast` it from there",
         )
 
-    def of_shape(self, shape: tuple[int, ...]) -> Remote:
-        """Return what stands for a view of the result."""
-        assert isinstance(self.type, TensorType)
-        return Remote(self.device, TensorType(self.type.dtype, shape))
+    def seen_as(self, view: np.ndarray | None, kind: str) -> Remote:
+        """Return what stands for the result as a caller gets it: as a number, or a view that lies as this one does."""
+        made = Remote(self.device, self.type)
+        made.kind = kind
+        if view is not None:
+            made.type = TensorType(self.dtype, view.shape)
+            made.strides = None if view.flags.c_contiguous else view.strides
+        return made
+
+    def like(self) -> np.ndarray:
+        """Return an array that has the shape and the strides of the result, and no elements that may be read."""
+        array = np.empty(self.shape if 0 in self.shape else (1,), self.dtype)
+        steps = np.cumprod((self.dtype.itemsize, *self.shape[:0:-1]), dtype=np.int64)[::-1]
+        return np.lib.stride_tricks.as_strided(
+            array, self.shape, steps[-self.ndim :] if self.ndim else ()
+        )
 
     @property
     def dtype(self) -> np.dtype:

@@ -140,6 +140,41 @@ def check_what_stands_for_a_result() -> None:
                 use(result)
 
 
+def check_results_are_arguments_again() -> None:
+    """What is on another rank is passed on, if it is read there alone: state stays where it is from step to step."""
+
+    @dsl.jit
+    def step(state, x):
+        with dsl.device("/rank:0/cpu:0"):
+            y = np.sin(x)
+        with dsl.device("/rank:1/cpu:0"):
+            m, count = 0.5 * state["m"] + y, state["count"] + 1
+        return {"m": m, "count": count, "turned": np.outer(m, y).T}
+
+    state = {"m": np.zeros(3), "count": 0, "turned": np.zeros((3, 3))}
+    m, x = np.zeros(3), np.arange(3.0)
+    for k in range(4):
+        state = step(state, x + k)
+        m = 0.5 * m + np.sin(x + k)
+    if RANK == 1:
+        np.testing.assert_allclose(state["m"], m, rtol=1e-15)
+        assert state["count"] == 4
+    assert step.cache_info().entries <= 2, step.explain()
+    plain = dsl.jit(lambda x: x + 1)
+    if RANK != 1:
+        assert isinstance(state["m"], Remote)
+        with pytest.raises(DeviceError, match="is on /rank:1/cpu:0, not here"):
+            plain(state["m"])
+    if RANK == 0:
+        with pytest.raises(DeviceError, match=r"of `step` .* is on /rank:1/cpu:0, and /rank:0/cpu:0 reads it"):  # fmt: skip
+            step(state, state["m"])
+    elif RANK == 1:
+        with pytest.raises(PeerError, match="rank 0: DeviceError"):
+            step(state, state["m"])
+    else:
+        step(state, state["m"])
+
+
 def check_collectives_are_refused() -> None:
     """One rank would run it, and wait for the others for ever."""
 
@@ -187,6 +222,7 @@ if __name__ == "__main__":
     check_results()
     check_results_can_be_shared()
     check_what_stands_for_a_result()
+    check_results_are_arguments_again()
     check_a_result_of_a_size_that_one_rank_knows()
     check_errors()
     check_mismatch()
