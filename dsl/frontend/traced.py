@@ -358,7 +358,7 @@ class Traced:
         self[args[:-1]] = args[-1]
 
     def copy(self, order: str = "C") -> Traced:
-        return fresh(read(self), Kind.ARRAY if self.kind is Kind.ARRAY else self.kind)
+        return fresh(_brought_here(read(self)), self.kind)
 
     def __copy__(self) -> Traced:
         return self.copy()
@@ -572,6 +572,15 @@ def _put(scope: Scope, base: Value, views: tuple[View, ...], value: Value) -> Va
 def fresh(value: Value, kind: Kind = Kind.ARRAY) -> Traced:
     """Return a new handle with memory of its own."""
     return Traced(Storage(value, current_scope()), (), kind)
+
+
+def _brought_here(value: Value) -> Value:
+    """Return a value on the device that `with dsl.device` names, if one does: a copy is where it is made."""
+    trace = current_trace()
+    device = trace.devices[-1] if trace is not None and trace.devices else None
+    if device is None or value.node.attrs.get("device") == device:
+        return value
+    return current_scope().emit("cast", value, dtype=value.dtype)
 
 
 def wrap(value: Value) -> Traced:

@@ -140,6 +140,21 @@ def check_what_stands_for_a_result() -> None:
                 use(result)
 
 
+def check_a_copy_is_where_it_is_made() -> None:
+    def square(x):
+        with dsl.device("/rank:1/cpu:0"):
+            y = x * x
+        with dsl.device("/rank:0/cpu:0"):
+            return y.copy(), np.copy(y), np.array(y)
+
+    x = np.arange(3.0)
+    for found in dsl.jit(square)(x):
+        assert isinstance(found, Remote) == (RANK != 0), found
+        np.testing.assert_array_equal(parallel.broadcast(found, 0), x * x)
+    slope = dsl.jit(dsl.grad(lambda x: square(x)[0].sum()))(x)
+    assert isinstance(slope, Remote) or (slope == 2 * x).all()
+
+
 def check_results_are_arguments_again() -> None:
     """What is on another rank is passed on, if it is read there alone: state stays where it is from step to step."""
 
@@ -222,6 +237,7 @@ if __name__ == "__main__":
     check_results()
     check_results_can_be_shared()
     check_what_stands_for_a_result()
+    check_a_copy_is_where_it_is_made()
     check_results_are_arguments_again()
     check_a_result_of_a_size_that_one_rank_knows()
     check_errors()
