@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_graphs import COUNT
+from flat_graphs import COUNT, NESTED, loop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs
@@ -698,6 +698,39 @@ def test_an_effect_in_a_branch_of_a_body():
         %next = next_iteration(%y)""",
     ).replace("return %r", "return %r after !0")
     check_raised(text, [0], [1], [4])
+
+
+def test_a_loop_in_a_branch_is_entered_from_around_it_too():
+    """Numbers of the outer loop enter the inner one as they are, without a switch; and text may have them in any order."""
+    check_raised(NESTED, [0], [1], [2], [6])
+    line = '  %ss = enter(%s) {frame="inner", invariant} : i64[]\n'
+    late = NESTED.replace(line, "").replace("  %j1 = add", f"{line}  %j1 = add")
+    check_raised(late, [0], [1], [2], [6])
+    assert raise_control(parse(late)) == raise_control(parse(NESTED))
+    text = """graph @g(%p: bool[], %n: i64[]) -> (i64[]) {
+      %zero = const() {value=0} : i64[]
+      %one = const() {value=1} : i64[]
+      %no, %yes = switch(%n, %p) : i64[], i64[]
+    LOOP
+      %r = merge(%no, %w) : i64[]
+      return %r
+    }"""
+    check_raised(
+        text.replace("LOOP", loop("w", "%zero", "%yes", "%one")), [True, 3], [False, 3], [True, 0]
+    )
+
+
+def test_a_loop_that_runs_whether_its_branch_does_or_not_is_refused():
+    """Its predicate reads nothing of the branch, so the tokens of the loop go round where the branch is dead."""
+    text = COUNT.replace("(%n: i64[])", "(%n: i64[], %q: bool[])")
+    text = text.replace(
+        "%s = enter(%one)", "%no, %yes = switch(%one, %q) : i64[], i64[] %s = enter(%yes)"
+    )
+    text = text.replace("return %r", "%t = merge(%no, %r) : i64[] return %t")
+    with pytest.raises(
+        VerifyError, match=r"(?s)from around its branch does not decide alone.*loop_cond"
+    ):
+        raise_control(parse(text))
 
 
 def test_flat_regions_of_structured_nodes_are_raised_too():

@@ -11,6 +11,7 @@ A graph that breaks a rule raises `VerifyError` with the node and the rule.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -78,10 +79,11 @@ class Scope:
 
 @dataclass(eq=False)
 class Frame:
-    """The nodes that make a loop; `switches` are those on its `loop_cond`."""
+    """The nodes that make a loop; `switches` are those on its `loop_cond`, `inmost` the enters that are dead if the loop does not run."""
 
     scope: Scope
-    enters: list[Node] = field(default_factory=list)
+    enters: list[Node]
+    inmost: set[Node] = field(default_factory=set)
     merges: list[Node] = field(default_factory=list)
     switches: list[Node] = field(default_factory=list)
     exits: list[Node] = field(default_factory=list)
@@ -116,15 +118,17 @@ class Scopes:
         self.renames: dict[Value, list[Node]] = {}
         self.position: dict[Node, int] = {value.node: -1 for value in graph.params}
         self.effects: dict[Scope, list[Node]] = {}
-        self._named: dict[str, Scope] = {}
-        for position, node in enumerate(graph.nodes):
-            self.position[node] = position
-            _PLACE.get(node.op.name, Scopes._ordinary)(self, node)
-        for frame in self.frames.values():
-            self._check_loop(frame)
+        self._entering: dict[
+            str, list[Node]
+        ] = {}  # the enters of frames, until all of a frame are there
+        self._to_come = Counter(n.attrs.get("frame") for n in graph.nodes if n.op.name == "enter")
+        self.position.update((node, position) for position, node in enumerate(graph.nodes))
+        self._place_all()
         for node in filter(has_effect, graph.nodes):
             for scope in (self.root, *self.home[node].below((self.root,))):
                 self.effects.setdefault(scope, []).append(node)
+        for frame in self.frames.values():
+            self._check_loop(frame)
 
     def fail(self, node: Node, rule: str) -> NoReturn:
         """Say which rule a node breaks."""
@@ -139,6 +143,30 @@ class Scopes:
             if not passes and not (node.op.name == "switch" and _on_loop_cond(node)):
                 return value
             value = node.inputs[0]
+
+    def _place_all(self) -> None:
+        """Place the nodes in order; what reads an enter comes after all enters of its frame, which tell where the frame is."""
+        todo = list(self.graph.nodes)
+        while todo:
+            left = [node for node in todo if not self._is_placed(node)]
+            if len(left) == len(todo):
+                self.fail(left[0], "a frame is not entered with what has left it")
+            todo = left
+        lists = list(self.renames.values())
+        for frame in self.frames.values():
+            lists += [frame.enters, frame.merges, frame.switches, frame.exits]
+        for nodes in lists:
+            nodes.sort(key=self.position.__getitem__)
+
+    def _is_placed(self, node: Node) -> bool:
+        """Place a node if what it reads and waits for is placed."""
+        known = self.scope
+        if not all(value in known for value in node.inputs):
+            return False
+        if not all(c in self.home and all(v in known for v in c.outputs) for c in node.controls):
+            return False
+        _PLACE.get(node.op.name, Scopes._ordinary)(self, node)
+        return True
 
     # -- one rule per op -----------------------------------------------------------------------------------------
 
@@ -226,11 +254,27 @@ class Scopes:
         home, name = self._reading(node), node.attrs.get("frame")
         if not isinstance(name, str) or not name:
             self.fail(node, "an enter names its frame")
-        inner = home.inner_frame(name)
-        if self._named.setdefault(name, inner) is not inner:
-            self.fail(node, f"all that enters the frame {name!r} comes from one scope")
-        self._place(node, home, inner)
-        self.frames.setdefault(inner, Frame(inner)).enters.append(node)
+        self.home[node] = home
+        entering = self._entering.setdefault(name, [])
+        entering.append(node)
+        if len(entering) == self._to_come[name]:
+            self._place_frame(name, entering)
+
+    def _place_frame(self, name: str, enters: list[Node]) -> None:
+        """Put a loop into the innermost of the scopes that its enters read; the others are around it."""
+        deepest = max((self.home[node] for node in enters), key=lambda scope: scope.depth)
+        frame = Frame(deepest.inner_frame(name), enters)
+        for node in enters:
+            home = self.home[node]
+            if home.frame is not deepest.frame or not deepest.is_in(home):
+                self.fail(
+                    node,
+                    f"all that enters the frame {name!r} comes from one scope, or from around it",
+                )
+            if home is deepest:
+                frame.inmost.add(node)
+            self._place(node, deepest, frame.scope)
+        self.frames[frame.scope] = frame
 
     def _loop_merge(self, node: Node) -> None:
         home, enter, back = self._reading(node), node.inputs[0].node, self.graph.back.get(node)
@@ -269,6 +313,26 @@ class Scopes:
             if self.home[again] is not frame.body:
                 rule = "a next_iteration is live only on side 1 of the switches on the loop_cond"
                 self.fail(again, rule)
+        if len(frame.inmost) == len(frame.enters):
+            return
+        for node in (frame.predicate, *self.effects.get(frame.scope, ())):
+            if not _depends(node, frame.inmost):
+                rule = f"what enters the frame {frame.scope.key!r} from around its branch does not decide alone what runs"
+                self.fail(node, rule)
+
+
+def _depends(node: Node, sources: set[Node]) -> bool:
+    """Tell whether a node is surely dead if some others are. A merge may be live though one of its inputs is dead."""
+    seen, todo = {node}, [node]
+    while todo:
+        found = todo.pop()
+        if found in sources:
+            return True
+        before = [value.node for value in found.inputs] + list(found.controls)
+        new = [n for n in before if n not in seen and (n.op.name != "merge" or is_rename(n))]
+        seen.update(new)
+        todo += new
+    return False
 
 
 def has_effect(node: Node) -> bool:
