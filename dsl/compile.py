@@ -796,6 +796,8 @@ def run_eagerly(traced: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 class _Closed:
     """A library function as something to compile: its options that are not arrays are static."""
 
+    dsl_traced = True  # also where compiling is switched off: there is no other way to run it
+
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
         functools.update_wrapper(self, fn)

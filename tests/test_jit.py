@@ -510,6 +510,27 @@ def test_threads_call_one_function() -> None:
     assert f.cache_info().entries == 3  # for size 1, for the first other size, for all others
 
 
+def test_disable_jit_leaves_nothing_out() -> None:
+    """What has no plain form is compiled all the same; where nodes would be placed, everything happens here."""
+
+    @dsl.jit
+    def f(key, x):
+        with dsl.device("/rank:1/cpu:0"):
+            y = dsl.nn.softmax(x)
+        with dsl.device("cpu:1"):
+            return y + dsl.random.normal(dsl.random.fold_in(key, 2), (3,))
+
+    x = np.arange(3.0)
+    with dsl.config.override(disable_jit=True):
+        found = f(dsl.random.key(1), x)
+        training = dsl.parallel.DataParallel(lambda w, x: ((w - x) ** 2).mean(), dsl.optim.SGD(0.5))
+        w, state = training.init(np.zeros(2))
+        loss, w, state = training.step(w, state, np.ones((4, 2)))
+    noise = dsl.random.normal(dsl.random.fold_in(dsl.random.key(1), 2), (3,))
+    np.testing.assert_allclose(found, dsl.nn.softmax(x) + noise, rtol=1e-15)
+    assert (loss, w.tolist()) == (1.0, [0.5, 0.5])
+
+
 def test_disable_jit_runs_plain_python() -> None:
     calls = []
 

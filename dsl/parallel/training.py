@@ -83,6 +83,7 @@ class DataParallel:
         def step(params: Any, state: State, *batch: Any, **options: Any) -> Any:
             return self._traced_step(params, state, batch, options)
 
+        step.dsl_traced = True  # type: ignore[attr-defined]  # also where compiling is switched off, as what it calls is
         step.__name__ = f"{getattr(self.loss, '__name__', 'loss')}_step".replace("<lambda>", "loss")
         return Compiled(step)
 

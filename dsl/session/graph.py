@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dsl.config import config
 from dsl.errors import (
     DeviceError,
     DslError,
@@ -478,6 +479,8 @@ def device(name: str | None) -> Iterator[None]:
 
 def _device_of_calls(name: str | None) -> str | None:
     wanted = DeviceName() if name is None else DeviceName.parse(name)
+    if config.disable_jit:  # what would be nodes is computed here and now, on every rank
+        return None
     if wanted.rank is not None:
         raise UnsupportedError(
             f"`dsl.device({name!r})` places nodes, and none are being made", location=here(),
