@@ -1035,3 +1035,18 @@ def test_functions_of_notebook_cells(tmp_path: Path) -> None:
     run = [sys.executable, str(tmp_path / "cells.py")]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n")[-4:-1] == ["[3.0, 3.0]", "[4.0, 4.0]", "42"], done.stderr
+
+
+def test_lambda_in_a_lambda_on_one_line_whose_body_is_a_choice() -> None:
+    limit = None
+    make = lambda n: lambda a: a.sum() if n is limit else a.max()
+    both = lambda n: (
+        lambda a: a + 1 if n is limit else a - 1,
+        lambda a: a * 2 if n is limit else a,
+    )
+    x = np.array([1.0, 2.0])
+    assert dsl.jit(make(None))(x) == 3.0
+    assert dsl.jit(make(1))(x) == 2.0
+    assert [dsl.jit(f)(x)[1] for f in both(1)] == [1.0, 2.0]
+    assert [dsl.jit(f)(x)[1] for f in both(None)] == [3.0, 4.0]
+    assert dsl.jit(lambda a: (lambda: a if limit is None else -a, lambda: a)[0]())(x)[1] == 2.0

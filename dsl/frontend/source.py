@@ -18,7 +18,7 @@ import operator
 import sys
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dsl.errors import SourceError
 from dsl.ir.location import Location
@@ -80,7 +80,7 @@ def _find(lines: list[str], code: types.CodeType) -> FunctionTree | None:
     for module in _parses("".join(lines), code.co_firstlineno):
         found = [node for node in _at_line(module, code.co_firstlineno) if _starts_at(node, code)]
         if len(found) > 1:
-            found = [node for node in found if _same_columns(node, code)]
+            found = _around(found, code)
         if found and _gives(module, found[0], code):
             return copy.deepcopy(found[0])  # type: ignore[return-value]
     return None
@@ -108,12 +108,37 @@ def _starts_at(node: ast.AST, code: types.CodeType) -> bool:
     )
 
 
-def _same_columns(node: ast.AST, code: types.CodeType) -> bool:
-    """Tell lambdas on one line apart: the code that returns the body stands where the body does."""
-    body = node.body if isinstance(node, ast.Lambda) else None
-    return body is not None and (body.col_offset, body.end_col_offset) in {
-        (p[2], p[3]) for p in code.co_positions()
-    }
+def _around(nodes: Sequence[ast.AST], code: types.CodeType) -> list[ast.AST]:
+    """Tell lambdas on one line apart: return the one whose body is the least that holds all that the code stands for.
+
+    The code of the whole body is no mark: a body that ends in a branch, `a if x is y else b`, has none.
+    """
+    first, last = _extent(code)
+    spans = [(_span(node.body), node) for node in nodes if isinstance(node, ast.Lambda)]
+    held: list[tuple[Place, ast.AST]] = [
+        (start, node) for (start, end), node in spans if start <= first and last <= end
+    ]
+    return [node for _, node in sorted(held, key=operator.itemgetter(0), reverse=True)][:1]
+
+
+Place = tuple[int, int]
+"""A line and a column."""
+
+
+def _span(body: ast.expr) -> tuple[Place, Place]:
+    line, column = body.end_lineno or body.lineno, body.end_col_offset or 0
+    return (body.lineno, body.col_offset), (line, column)
+
+
+def _extent(code: types.CodeType) -> tuple[Place, Place]:
+    """Return where the text of the code begins and ends; what Python adds at the ends has an empty place, or none."""
+    places = [
+        ((line, column), (last, end))
+        for line, last, column, end in code.co_positions()
+        if None not in (line, last, column, end) and (line, column) != (last, end)
+    ]
+    starts, ends = zip(*places) if places else ([(0, 0)], [(0, 0)])
+    return min(starts), max(ends)
 
 
 def _parses(text: str, first: int) -> Iterator[ast.Module]:
