@@ -498,6 +498,21 @@ def test_singular_triangles() -> None:
         check(OPS["triangular_solve"], (np.stack([np.eye(2), a]), np.ones((2, 3))), attrs)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("m", [0, 1, 7, 33, 192, 193])
+def test_triangles_of_few_rows_and_of_many(m: int, dtype: str) -> None:
+    rng = np.random.default_rng(m)
+    a = (rng.normal(size=(m, m)) / max(m, 1) + 2 * np.eye(m)).astype(dtype)
+    for n, choice in zip((0, 1, 3, 16, 17, 40, 64, 129), range(8)):
+        b = rng.normal(size=(m, n)).astype(dtype)
+        attrs = {
+            "lower": choice in (1, 4, 5, 7),
+            "transpose": choice in (2, 4, 6, 7),
+            "unit": choice in (3, 5, 6, 7),
+        }
+        check(OPS["triangular_solve"], (a, b), attrs, 1e4)
+
+
 def test_an_earlier_invalid_operation_is_no_error() -> None:
     with np.errstate(invalid="ignore"):
         np.divide(np.zeros(9), np.zeros(9))

@@ -480,3 +480,13 @@ def test_errors_of_data_come_when_the_function_runs() -> None:
         dsl.jit(lambda a: np.linalg.inv(a))(np.zeros((2, 2)))
     with pytest.raises(np.linalg.LinAlgError, match="Matrix is not positive definite"):
         dsl.jit(lambda a: np.linalg.cholesky(a))(-np.eye(2))
+
+
+def test_triangles_whose_sizes_are_known_when_they_are_there() -> None:
+    f = dsl.jit(lambda a, b: dsl.linalg.solve_triangular(a, b, lower=True), dynamic=True)
+    rng = np.random.default_rng(3)
+    for m, n in ((2, 3), (5, 1), (40, 1), (40, 9), (200, 2), (0, 3), (3, 0)):
+        a, b = np.tril(rng.normal(size=(m, m)) / max(m, 1) + 2 * np.eye(m)), rng.normal(size=(m, n))
+        np.testing.assert_allclose(a @ f(a, b), b, rtol=1e-10, atol=1e-12)
+    with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
+        f(np.zeros((2, 2)), np.ones((2, 1)))

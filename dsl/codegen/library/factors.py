@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from dsl.codegen.arrays import Array
 from dsl.codegen.library.call import Call, bytes_of, product
 from dsl.codegen.library.lanes import join_lanes, part_lanes
 from dsl.codegen.library.lapack import call_fortran
 from dsl.codegen.library.routines import at
-from dsl.codegen.library.stacks import batch_axes, check_core, check_square, offsets
+from dsl.codegen.library.stacks import Axis, batch_axes, check_core, check_square, offsets
+from dsl.codegen.library.substitution import emit_substitution, has_few_rows
+from dsl.codegen.llvm import Value
 
 __all__ = ["LOWERINGS"]
 
@@ -40,16 +43,48 @@ def _lu(call: Call) -> None:
 
 
 def _triangular_solve(call: Call) -> None:
-    """Solve in place in a copy of b in Fortran's order; `a` in C order is its own transpose to Fortran."""
+    """Solve by substitution if the rows are few, by LAPACK if they are many. Memory is had before it is asked which."""
     check_square(call)
     check_core(call, "triangular_solve", "(m,m),(m,n)->(m,n)")
+    fn, a, b = call.fn, call.contiguous(0), call.contiguous(1)
+    axes, out = batch_axes(call, a, b, 2, 2), call.output().pointer
+    m, n = b.dims[-2:]
+    count = fn.as_value(product(fn, [dim for dim, _, _ in axes]), "i64")
+    few = has_few_rows(fn, b.dtype, m, n)
+    if few is True:
+        _substitute(call, a, b, out, axes, count)
+        return
+    size = bytes_of(fn, fn.mul(count, fn.mul(m, n)), b.dtype)
+    if few is False:
+        _by_lapack(call, a, b, out, axes, count, call.scratch(size))
+        return
+    space = call.scratch(fn.select(few, 0, size))
+    fn.if_else(
+        few,
+        lambda: _substitute(call, a, b, out, axes, count),
+        lambda: _by_lapack(call, a, b, out, axes, count, space),
+    )
+
+
+def _substitute(call: Call, a: Array, b: Array, out: Value, axes: list[Axis], count: Value) -> None:
+    fn, (m, n) = call.fn, b.dims[-2:]
+    size = fn.mul(m, n)
+    with fn.if_(fn.compare("ne", size, 0)), fn.loop(0, count) as index:
+        places = (*offsets(fn, axes, index), fn.mul(index, size))
+        matrix, right, solved = (
+            at(fn, b.dtype, base, place) for base, place in zip((a.pointer, b.pointer, out), places)
+        )
+        singular = emit_substitution(fn, b.dtype, matrix, right, solved, m, n, **call.node.attrs)
+        call.fail(singular, "linalg:Singular matrix")
+
+
+def _by_lapack(
+    call: Call, a: Array, b: Array, out: Value, axes: list[Axis], count: Value, space: Value
+) -> None:
+    """Solve in place in a copy of b in Fortran's order; `a` in C order is its own transpose to Fortran."""
     fn, attrs = call.fn, call.node.attrs
-    a, b = call.contiguous(0), call.contiguous(1)
-    axes = batch_axes(call, a, b, 2, 2)
     m, n = (fn.as_value(dim, "i64") for dim in b.dims[-2:])
-    size, count = fn.mul(m, n), fn.as_value(product(fn, [dim for dim, _, _ in axes]), "i64")
-    space = call.scratch(bytes_of(fn, fn.mul(count, size), b.dtype))
-    info = fn.alloca(4)
+    size, info = fn.mul(m, n), fn.alloca(4)
     options = [b"U" if attrs["lower"] else b"L", b"N" if attrs["transpose"] else b"T",
                b"U" if attrs["unit"] else b"N"]  # fmt: skip
     lead = fn.maximum(m, 1)
@@ -62,7 +97,7 @@ def _triangular_solve(call: Call) -> None:
             fn, _lapack(b.dtype, "trtrs"), *options, m, n, matrix, lead, solved, lead, info
         )
         call.fail(fn.compare("sgt", fn.load("i32", info), 0), "linalg:Singular matrix")
-    join_lanes(call, b.dtype, space, call.output().pointer, count, m, n)
+    join_lanes(call, b.dtype, space, out, count, m, n)
 
 
 LOWERINGS = {"lu": _lu, "triangular_solve": _triangular_solve}
