@@ -516,6 +516,14 @@ def test_memory_that_cannot_be_had() -> None:
     assert compiled(10, x.copy()) == 5.0
 
 
+def test_one_check_for_the_memory_of_all_arrays() -> None:
+    """One for each made LLVM take a time that grows with the square of their number."""
+    compiled = dsl.jit(lambda x: [np.sort(x) + k for k in range(30)])
+    text = compiled.ir(np.ones((9, 9)), stage="llvm")
+    assert text.count("call ptr @dsl_alloc") >= 30
+    assert text.count("store i64 2, ptr") == 1
+
+
 def test_memory_that_cannot_be_had_in_a_loop() -> None:
     """In a process of its own with little memory, so that the machine does not suffer."""
     text = (

@@ -87,3 +87,20 @@ def test_beside_kernels_that_end_within_a_register() -> None:
     f = dsl.jit(lambda x, y, v: (x @ y, v @ v, v * 2))
     for got, expected in zip(f(x, y, v), (x @ y, v @ v, v * 2)):
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
+def test_many_products_of_one_kind_share_a_function(dtype: str) -> None:
+    def f(x, y, w):
+        for k in dsl.unroll(range(20)):
+            x = np.sign(x @ w[k] + x[::-1] @ w[k].T)
+            y = np.sign(w[k, ::-1].T @ y)
+        return x, y
+
+    x, y, w = numbers((4, 8), dtype), numbers((8,), dtype), numbers((20, 8, 8), dtype)
+    compiled = dsl.jit(f)
+    for got, expected in zip(compiled(x, y, w), f(x, y, w)):
+        np.testing.assert_array_equal(got, expected)
+    text = compiled.ir(x, y, w, stage="llvm")
+    assert text.count("call void @product_") > 40
+    assert text.count("@product_") - text.count("call void @product_") <= 3

@@ -128,6 +128,7 @@ class Module:
         self.as_written = (
             True  # whether all loops are written as they should run, and nothing is to be inlined
         )
+        self.products = 0  # of matrices, that are written out
         self.gathers = False  # whether memory is read or written where data says
         self.device = False  # whether it is code for a GPU
         self.libdevice = False  # whether NVIDIA's library of functions can be linked to it

@@ -138,10 +138,15 @@ class Program:
         return Array(dtype, pointer, dims, tuple(s // dtype.itemsize for s in place.strides))
 
     def emit_allocs(self, allocs: str, body: str) -> None:
-        """Allocate the blocks before anything is written: what cannot be had leaves the arguments untouched."""
+        """Allocate the blocks before anything is written: what cannot be had leaves the arguments untouched.
+
+        It is asked once whether all are there. A way to the exit from each of n blocks, where each of them is freed if it
+        is there, takes LLVM the square of their number.
+        """
         fn = self.fn
         fn.continue_in(allocs)
         region = Region(self, self.graph, self.symbols)
+        missing = []
         for slot in self.slots:
             if slot.kind != "block":
                 continue
@@ -151,8 +156,9 @@ class Program:
             slot.variable.set(pointer)
             block = self.blocks[slot]
             block.set(pointer)
-            missing = fn.compare("eq", pointer, Value("null", "ptr"))
-            with fn.if_(missing, unlikely=True):
+            missing.append(fn.compare("eq", pointer, Value("null", "ptr")))
+        if missing:
+            with fn.if_(reduce(fn.either, missing), unlikely=True):
                 self.status.set(STATUS.MEMORY)
                 fn.branch(self.exit)
         fn.branch(body)

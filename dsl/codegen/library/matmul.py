@@ -35,6 +35,7 @@ __all__ = ["LOWERINGS"]
 F32 = BY_NAME["f32"]
 _SMALL = 512  # multiplications that are written out as loops in the program
 _BATCH = 1 << 19  # multiplications below which a product is one thread's work
+_INLINE = 12  # products that are part of the program itself; further ones share functions
 NULL = Value("null", "ptr")
 
 
@@ -129,7 +130,36 @@ def _emit_alone(call: Call, emit: Emit, p: Product) -> None:
         emit = _in_parts
     elif emit is _gemm and is_symmetric(call.node) and isinstance(p.n, int):
         emit = _symmetric
+    if emit in (_in_parts, _column, _written_out):
+        emit = _counted(call.fn.module, emit)
     emit(call, call.fn, p)
+
+
+def _counted(module: Module, emit: Emit) -> Emit:
+    """Return how to emit a product that is written out: in the program, if there are few.
+
+    The time that LLVM takes for a function grows with the square of its length and more.
+    """
+    module.products += 1
+    return emit if module.products <= _INLINE else lambda call, fn, p: _shared(call, fn, emit, p)
+
+
+def _shared(call: Call, fn: Function, emit: Emit, p: Product) -> None:
+    """Emit the call of a function that all products with these sizes and strides share."""
+    sizes = (p.m, p.n, p.k, *p.a_strides, *p.b_strides)
+    if not all(isinstance(size, int) for size in sizes):
+        emit(call, fn, p)
+        return
+    name = "_".join(("product", emit.__name__, dtype_name(p.dtype), *map(str, sizes)))
+    if name not in fn.module.functions:
+        params = [("ptr", "a"), ("ptr", "b"), ("ptr", "c")]
+        inner = fn.module.function(
+            name, "void", params, internal=True, attributes="nounwind noinline"
+        )
+        a, b, c = inner.params
+        emit(call, inner, replace(p, a=a, b=b, c=c))
+        inner.ret()
+    fn.call("void", name, p.a, p.b, p.c)
 
 
 # -- one product --------------------------------------------------------------------------------------------------
