@@ -34,6 +34,7 @@ __all__ = ["LOWERINGS"]
 
 F32 = BY_NAME["f32"]
 _SMALL = 512  # multiplications that are written out as loops in the program
+_TINY = 128
 _BATCH = 1 << 19  # multiplications below which a product is one thread's work
 _INLINE = 12  # products that are part of the program itself; further ones share functions
 NULL = Value("null", "ptr")
@@ -111,6 +112,8 @@ def _multiply(call: Call, x: Array, y: Array, c: Value) -> None:
     if not axes:
         _emit_alone(call, emit, one)
         return
+    if emit is _rows and not _is_tiny(one):
+        emit = _counted(fn.module, emit)
     count = product(fn, [dim for dim, _, _ in axes])
     size = fn.mul(m, n)
     grain = per_thread(fn, _BATCH, fn.mul(size, k))
@@ -181,8 +184,18 @@ def _chosen(p: Product) -> Emit:
 
 
 def _is_small(p: Product) -> bool:
+    return _multiplications(p) <= _SMALL
+
+
+def _is_tiny(p: Product) -> bool:
+    """Tell whether a call takes a good part of the time of a product."""
+    return _multiplications(p) <= _TINY
+
+
+def _multiplications(p: Product) -> float:
+    """Return how many there are; infinity if that is not known."""
     sizes = [size for size in (p.m, p.n, p.k) if isinstance(size, int)]
-    return len(sizes) == 3 and math.prod(sizes) <= _SMALL
+    return math.prod(sizes) if len(sizes) == 3 else math.inf
 
 
 def _written_out(call: Call, fn: Function, p: Product) -> None:
