@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -1378,6 +1379,44 @@ def test_custom_vjp_replaces_the_derivative(backend: str) -> None:
     x = np.array([2.0, 3.0])
     found = dsl.grad(lambda x: np.sum(clipped(x) * np.array([0.5, 7.0])))(x)
     np.testing.assert_array_equal(found, [0.5, 1.0])
+
+
+def test_custom_rules_with_arguments_that_have_no_derivative(backend: str) -> None:
+    @functools.partial(dsl.custom_vjp, nondiff_argnums=(0, 2))
+    def apply(f, x, n):
+        return f(x) * n
+
+    apply.defvjp(
+        lambda f, x, n: (apply(f, x, n), x), lambda f, n, x, g: (2 * n * g * dsl.grad(f)(x),)
+    )
+    assert apply(np.square, 3.0, 2) == 18.0
+    assert dsl.grad(lambda x: apply(lambda z: z**2, x, 3))(5.0) == 60.0
+    np.testing.assert_array_equal(
+        dsl.vmap(dsl.grad(lambda x: apply(lambda z: z**2, x, 3)))(np.arange(2.0)), [0.0, 12.0]
+    )
+
+    @functools.partial(dsl.custom_jvp, nondiff_argnums=(1,))
+    def scaled(x, f, y):
+        return f(x) * y
+
+    scaled.defjvp(lambda f, p, t: (scaled(p[0], f, p[1]), 3 * t[0] + 5 * t[1]))
+    assert dsl.grad(lambda x, y: scaled(x, np.sin, y), argnums=(0, 1))(1.0, 2.0) == (3.0, 5.0)
+    assert dsl.jvp(lambda x: scaled(x, np.sin, 2.0), (0.0,), (1.0,)) == (0.0, 3.0)
+    with raises("nondiff_argnums=(0, 2)", "2 positional arguments"):
+        dsl.grad(lambda x: apply(np.sin, x, n=3))(1.0)
+    with raises("nondiff_argnums: expected numbers of positional arguments, got 'f'"):
+        dsl.custom_vjp(np.sin, nondiff_argnums="f")
+
+
+@pytest.mark.parametrize(
+    "transform", [dsl.grad, dsl.value_and_grad, dsl.jacrev, dsl.jacfwd, dsl.hessian]
+)
+def test_argnums_that_are_no_numbers(transform: Any) -> None:
+    for wrong in ("x", 0.5, ("x",)):
+        with raises(f"argnums: expected the numbers of positional arguments, got {wrong!r}"):
+            transform(lambda x: x * x, argnums=wrong)(1.0)
+    with raises("with respect to argument 1", "1 positional argument"):
+        transform(lambda x: x * x, argnums=1)(1.0)
 
 
 def test_custom_jvp_serves_both_modes(backend: str) -> None:

@@ -91,7 +91,7 @@ def _differentiate(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums, has_aux: bool, holomorphic: bool,
     sparse: bool,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    _check_argnums(fn, args, argnums)
+    check_argnums(fn, args, argnums)
     args = with_chosen_contents(args, argnums)
     inner = trace_inner(fn, args, kwargs)
     chosen = [chosen_leaves(args, k) for k in tuple_of(argnums)]
@@ -118,8 +118,15 @@ def tuple_of(argnums: Argnums) -> tuple[int, ...]:
     return (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
 
-def _check_argnums(fn: Any, args: tuple[Any, ...], argnums: Argnums) -> None:
-    for number in tuple_of(argnums):
+def check_argnums(fn: Any, args: tuple[Any, ...], argnums: Any) -> None:
+    numbers = argnums if isinstance(argnums, Sequence) else (argnums,)
+    if not all(isinstance(number, int) for number in numbers):
+        raise GradientError(
+            f"argnums: expected the numbers of positional arguments, got {argnums!r}",
+            location=here(),
+            remedy="count arguments from 0: `argnums=0`, or `argnums=(0, 2)`",
+        )
+    for number in numbers:
         if not -len(args) <= number < len(args):
             raise GradientError(
                 f"the gradient of `{_name(fn)}` is asked with respect to argument {number}, but it was called with "

@@ -25,7 +25,13 @@ from dsl.ir.dims import DimLike
 from dsl.ir.graph import Graph, Value
 from dsl.ir.types import TensorType, is_complex, is_inexact, size_of
 from dsl.transforms.batches import REFUSALS, batched_by, for_all
-from dsl.transforms.gradients import Argnums, chosen_leaves, tuple_of, with_chosen_contents
+from dsl.transforms.gradients import (
+    Argnums,
+    check_argnums,
+    chosen_leaves,
+    tuple_of,
+    with_chosen_contents,
+)
 from dsl.transforms.inner import Inner, compiled, trace_inner
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
@@ -73,6 +79,7 @@ def _jacobian(
     fn: Any, argnums: Argnums, has_aux: bool, holomorphic: bool, mode: Any, name: str
 ) -> Compiled[Any, Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
+        check_argnums(fn, args, argnums)
         args = with_chosen_contents(args, argnums)
         inner = trace_inner(fn, args, kwargs)
         outs = _outs(inner, has_aux, holomorphic)

@@ -37,8 +37,9 @@ _DEPTH = 2
 class _Custom:
     """A function with a rule; called outside a trace, the function itself."""
 
-    def __init__(self, fn: Any) -> None:
+    def __init__(self, fn: Any, nondiff_argnums: Sequence[int] = ()) -> None:
         self.fn = unwrapped(fn)
+        self.nondiff_argnums = _checked_numbers(nondiff_argnums)
         self.depth = 0
         functools.update_wrapper(self, self.fn, updated=())
 
@@ -49,6 +50,32 @@ class _Custom:
 
     def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
+
+    def parted(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return the arguments that have no derivative, and the others."""
+        if self.nondiff_argnums and max(self.nondiff_argnums) >= len(args):
+            raise GradientError(
+                f"`{self.fn.__name__}` has nondiff_argnums={self.nondiff_argnums}, but it was called with {len(args)} "
+                f"positional argument{'s' * (len(args) != 1)}",
+                location=here(),
+                remedy="count arguments from 0 and pass these by position",
+            )
+        others = tuple(arg for k, arg in enumerate(args) if k not in self.nondiff_argnums)
+        return tuple(args[k] for k in self.nondiff_argnums), others
+
+    def given(self, fn: Any, fixed: tuple[Any, ...]) -> Any:
+        """Return a function like `fn` of the other arguments alone."""
+        if not fixed:
+            return fn
+        places = dict(zip(self.nondiff_argnums, fixed, strict=True))
+
+        def run(*others: Any, **kwargs: Any) -> Any:
+            left = iter(others)
+            count = len(places) + len(others)
+            args = [places[k] if k in places else next(left) for k in range(count)]
+            return call(fn, *args, **kwargs)
+
+        return run
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
@@ -70,7 +97,8 @@ class custom_vjp(_Custom):
     """Give a function a reverse-mode derivative of your own: `f.defvjp(forward, backward)`.
 
     `forward(*args)` returns the result of the function and residuals, any tree. `backward(residuals, cotangent)` returns a
-    tuple with the cotangent of each argument; None stands for zero.
+    tuple with the cotangent of each argument; None stands for zero. Arguments that `nondiff_argnums` names, such as functions,
+    come first in `backward(*those, residuals, cotangent)`, and have no cotangent.
 
     >>> import dsl, numpy as np
     >>> @custom_vjp
@@ -93,11 +121,12 @@ class custom_vjp(_Custom):
         args = with_contents(args)
         if self.depth >= _DEPTH:
             return call(self.fn, *args, **kwargs)
-        primal = trace_inner(self.fn, args, kwargs)
+        fixed, args = self.parted(args)
+        primal = trace_inner(self.given(self.fn, fixed), args, kwargs)
         with self.deeper():
-            forward = trace_inner(self.forward, args, kwargs)
+            forward = trace_inner(self.given(self.forward, fixed), args, kwargs)
             self._check_forward(primal, forward)
-            backward = self._backward(primal, forward, args)
+            backward = self._backward(forward, fixed, args)
         return _emit("custom_vjp", primal, forward, backward)
 
     def _check_forward(self, primal: Inner, forward: Inner) -> None:
@@ -115,14 +144,15 @@ class custom_vjp(_Custom):
         for own, other in zip(primal.graph.results, forward.graph.results):
             _check_type(f"the forward rule of `{self.fn.__name__}` returns", other, own.type)
 
-    def _backward(self, primal: Inner, forward: Inner, args: tuple[Any, ...]) -> Inner:
+    def _backward(self, forward: Inner, fixed: tuple[Any, ...], args: tuple[Any, ...]) -> Inner:
         """Trace the backward rule on what stands for residuals and cotangents."""
         result, residuals = forward.tree_of_types()
         leaves, structure = flatten(result)
         cotangent = unflatten(structure, [x if isinstance(x, Stand) else None for x in leaves])
 
         def run(residuals: Any, cotangent: Any) -> list[Any]:
-            return _cotangents(self.fn.__name__, call(self.backward, residuals, cotangent), args)
+            found = call(self.backward, *fixed, residuals, cotangent)
+            return _cotangents(self.fn.__name__, found, args)
 
         return trace_inner(run, (residuals, cotangent), {})
 
@@ -131,7 +161,8 @@ class custom_jvp(_Custom):
     """Give a function a derivative of your own, for both modes: `f.defjvp(rule)`.
 
     `rule(primals, tangents)` takes two tuples and returns the result of the function and its tangent, which is linear in the
-    tangents of the arguments.
+    tangents of the arguments. Arguments that `nondiff_argnums` names, such as functions, come first in
+    `rule(*those, primals, tangents)`, and are in neither tuple.
 
     >>> import dsl, numpy as np
     >>> @custom_jvp
@@ -159,14 +190,15 @@ class custom_jvp(_Custom):
         args = with_contents(args)
         if self.depth >= _DEPTH:
             return call(self.fn, *args)
-        primal = trace_inner(self.fn, args, {})
+        fixed, args = self.parted(args)
+        primal = trace_inner(self.given(self.fn, fixed), args, {})
         moving = [Stand(leaf.type, leaf.kind) for leaf in primal.leaves if carries(leaf.value)]
 
         def run(primals: tuple[Any, ...], moving: list[Any]) -> Any:
             leaves, structure = flatten(primals)
             left = iter(moving)
             made = [next(left) if _moves(leaf) else 0 for leaf in leaves]
-            return call(self.rule, primals, unflatten(structure, made))
+            return call(self.rule, *fixed, primals, unflatten(structure, made))
 
         with self.deeper():
             rule = trace_inner(run, (args, moving), {})
@@ -184,6 +216,17 @@ class custom_jvp(_Custom):
             )  # fmt: skip
         for own, other in zip((*primal.graph.results, *primal.graph.results), rule.graph.results):
             _check_type(f"the rule of `{self.fn.__name__}` returns", other, own.type)
+
+
+def _checked_numbers(nondiff_argnums: Any) -> tuple[int, ...]:
+    numbers = nondiff_argnums if isinstance(nondiff_argnums, (tuple, list)) else (nondiff_argnums,)
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise GradientError(
+            f"nondiff_argnums: expected numbers of positional arguments, got {nondiff_argnums!r}",
+            location=here(),
+            remedy="count arguments from 0",
+        )
+    return tuple(sorted(numbers))
 
 
 def _moves(leaf: Any) -> bool:
