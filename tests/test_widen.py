@@ -14,7 +14,7 @@ from test_op_sweep import bits
 import dsl
 from dsl.codegen import elementwise, widen
 from dsl.codegen.arrays import load_scalar, store_scalar
-from dsl.codegen.cpu import jit
+from dsl.codegen.cpu import jit, native
 from dsl.codegen.library import routines
 from dsl.codegen.llvm import Function, Module, Value
 from dsl.ir.registry import Op, Sample
@@ -196,6 +196,33 @@ def test_programs_of_plain_kernels_are_compiled_as_written() -> None:
     text = dsl.jit(softmax).ir(np.ones((4, 100)), stage="llvm")
     assert re.search(r"call <\d+ x double> @llvm.fma.v\d+f64", text)
     assert "dsl_math_exp" not in text
+
+
+def test_programs_that_are_very_long_are_compiled_as_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def steps(x: np.ndarray, n: int) -> Any:
+        while n > 0:
+            x, n = x @ x / 4 + np.sin(x[::2].sum()), n - 1
+        return x.argmax(), np.sort(x, axis=0), x
+
+    used = []
+    load = jit.load
+
+    def noted(text: str, **how: Any) -> Any:
+        if "@dsl_program(" in text:
+            used.append(jit.AS_WRITTEN in how["flags"])
+        return load(text, **how)
+
+    monkeypatch.setattr(jit, "load", noted)
+    x = np.linspace(0, 1, 9).reshape(3, 3)
+    for most in (10, 10**6):
+        monkeypatch.setattr(native, "MOST_LINES", most)
+        with dsl.config.override(cache_dir="off"):
+            got = dsl.jit(steps)(x, 3)
+        for one, other in zip(got, steps(x, 3)):
+            np.testing.assert_allclose(one, other)
+    assert used == [True, False]
 
 
 def test_functions_are_called_where_some_of_them_are_long() -> None:

@@ -34,6 +34,7 @@ __all__ = ["Native", "ParamKind", "compile_graph"]
 
 
 LEVEL = 2  # LLVM's: its level 3 takes up to three times as long and gave no faster code on the benchmarks
+MOST_LINES = 80_000  # of a program that all of LLVM's passes see: 40,000 take them 9 s, five passes 2 s, for code half as fast
 
 
 @dataclass(eq=False, repr=False)
@@ -206,8 +207,9 @@ def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
 
 
 def _flags(emission: Emission) -> tuple[str, ...]:
+    """Return which of LLVM's passes run. All of them take a time that grows with the square of a program's length."""
     module = emission.emitted
-    if module.as_written:
+    if module.as_written or (module.text.count("\n") > MOST_LINES and not module.link):
         return (jit.AS_WRITTEN,)
     return () if module.gathers else (jit.NO_GATHERS,)
 
