@@ -1584,11 +1584,21 @@ def test_gradient_with_respect_to_integers() -> None:
         dsl.jacfwd(lambda x: x * 1.0)(np.arange(3, dtype=np.int32))
 
 
+@dataclass
+class Labelled:
+    w: Any
+    label: str
+
+
 def test_gradient_with_respect_to_strings() -> None:
     with raises("argument 1 holds 'name', which has no gradient"):
         dsl.grad(lambda x, name: x, argnums=1)(1.0, "name")
     with raises("argument 1 holds no numbers"):
         dsl.grad(lambda x, y: x, argnums=1)(1.0, ())
+    with raises(
+        "argument 0.label holds 'name', which has no gradient", "line", "dsl.grad(lambda p: p.w)"
+    ):
+        dsl.grad(lambda p: p.w)(Labelled(1.0, "name"))
 
 
 @pytest.mark.parametrize("argnums", [2, -3, (0, 2)])

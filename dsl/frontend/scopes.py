@@ -47,6 +47,7 @@ __all__ = [
 _NUMPY = Path(np.__file__).parent
 _OWN = Path(sys.modules["dsl"].__file__ or "").parent
 _LIBRARIES = tuple(f"{path}{os.sep}" for path in (_OWN, _NUMPY, _NUMPY.parent / "scipy"))
+_LIBRARIES += ("<dsl ",)  # what dsl writes itself, such as the code that unpacks arguments
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 # By id, since hashing a code object reads all of it; `_positions` keeps the code alive.
 _locations: dict[tuple[int, int], Location] = {}

@@ -19,7 +19,7 @@ from dsl.compile import Compiled, jit
 from dsl.errors import GradientError
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Traced, fresh, lift, read, size_number
-from dsl.frontend.trees import Structure, flatten, unflatten
+from dsl.frontend.trees import Structure, flatten, leaves_with_paths, unflatten
 from dsl.ir.algebra import Algebra
 from dsl.ir.derivative import Cotangent, Part
 from dsl.ir.dims import DimLike
@@ -151,10 +151,11 @@ def chosen_leaves(args: tuple[Any, ...], number: int) -> tuple[int, list[Any], S
     number %= len(args)
     before = sum(is_number(leaf) for leaf in flatten(args[:number])[0])
     leaves, structure = flatten(args[number])
-    bad = [leaf for leaf in leaves if not is_number(leaf)]
+    named = leaves_with_paths(args[number], f"argument {number}")
+    bad = [f"{path} holds {leaf!r}" for path, leaf in named if not is_number(leaf)]
     if bad or not leaves:
         raise GradientError(
-            f"argument {number} holds {bad[0]!r}, which has no gradient" if bad else f"argument {number} holds no numbers",
+            f"{bad[0]}, which has no gradient" if bad else f"argument {number} holds no numbers",
             location=here(), remedy="differentiate with respect to arrays and floats; pass the rest as another argument",
         )  # fmt: skip
     return before, leaves, structure, number
