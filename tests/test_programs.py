@@ -19,8 +19,6 @@ from dsl.config import config
 # Programs that are refused, with the words of the refusal; docs/sharp-bits.md lists the reasons.
 REFUSED = {
     "inverse_or_pinv": "which this `try` cannot catch",
-    "topological_order": "cannot be iterated here",
-    "divisor_sums": "cannot be iterated here",
     "connected_components_scan": "a member of a set, or a dictionary key",
     "raise_on_divide": "np.errstate(...='raise')",
     "try_cholesky": "which this `try` cannot catch",

@@ -836,6 +836,22 @@ def test_math_refuses_arrays_and_complex_numbers() -> None:
         dsl.jit(lambda n: math.isqrt(n))(-4)
 
 
+@pytest.mark.parametrize(
+    "x", [[1.0, np.nan, 2.0], [np.nan, 1.0], [3.0, 1.0, np.nan], [-np.inf, np.nan]]
+)
+def test_max_of_an_array_compares_as_python_does(x: list[float]) -> None:
+    """A NaN is passed over, unless it comes first."""
+    check_as_plain(lambda x: (max(x), min(x), max(x, default=0.0)), np.array(x))
+
+
+def test_max_of_rows_or_of_nothing_raises() -> None:
+    for run in (max, dsl.jit(lambda x: max(x))):
+        with pytest.raises(ValueError, match="truth value"):
+            run(np.ones((2, 2)))
+        with pytest.raises(ValueError, match=r"max\(\)"):
+            run(np.ones(0))
+
+
 def test_jit_of_lambdas_on_one_line() -> None:
     f, g = dsl.jit(lambda x: x + 1), dsl.jit(lambda x: x - 1)
     assert (f(1.0), g(1.0)) == (2.0, 0.0)
@@ -880,20 +896,48 @@ def test_a_raise_under_a_condition_raises_when_the_condition_holds() -> None:
         compiled(DOWN)
 
 
-def test_a_list_that_grows_while_a_loop_goes_over_it_is_refused() -> None:
-    @dsl.jit
-    def double(x):
-        found = []
-        for v in x:
-            if v > 0:
-                found.append(v)
+def test_a_list_that_grows_or_shrinks_while_a_loop_goes_over_it() -> None:
+    def grown(x):
+        found = [v for v in x if v > 0]
         for v in found:
-            if v > 2:
-                found.append(v)
+            if v > 2 and len(found) < 9:
+                found.append(v - 1)
         return found
 
+    def from_one(x):
+        todo = [0]
+        for k in todo:
+            if x[k] > -1.5 and k + 1 < len(x):
+                todo.append(k + 1)
+            if k > 4:
+                break
+        else:
+            todo.append(-1)
+        return todo
+
+    def shrunk(x):
+        left = [1.0, 2.0, 3.0, 4.0]
+        for v in left:
+            if x[0] < v:
+                left.remove(v)
+        return left
+
+    for program in (grown, from_one, shrunk):
+        check_as_plain(program, MIXED)
+        check_as_plain(program, UP)
+
+
+def test_numbering_a_list_that_grows_is_refused() -> None:
+    @dsl.jit
+    def numbered(x):
+        todo = [0]
+        for n, k in enumerate(todo):
+            if x[k] > -1.5 and k + 1 < len(x):
+                todo.append(k + n)
+        return todo
+
     with pytest.raises(dsl.errors.LoopTypeError, match="grows or shrinks while a loop goes over"):
-        double(MIXED)
+        numbered(MIXED)
 
 
 # -- loops stay loops ------------------------------------------------------------------------------

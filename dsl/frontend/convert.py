@@ -9,12 +9,22 @@ numbers stay, so that tracebacks and error messages show the user's own lines.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from dsl.errors import ConversionError
+from dsl.frontend.comprehensions import (
+    LOOP,
+    bound_names,
+    changes_nothing,
+    is_next_of_generator,
+    is_pure,
+    lift_comprehensions,
+)
 from dsl.frontend.liveness import annotate
 from dsl.frontend.matches import lower_matches
 from dsl.frontend.returns import lower_jumps
@@ -312,7 +322,7 @@ class _Rewriter(ast.NodeTransformer):
             statements, name = tree.body, tree.name
         self._refuse([tree] if isinstance(tree, ast.AsyncFunctionDef) else statements)
         self.yields = _has_yield(statements)
-        statements = lower_matches(statements)
+        statements = lower_matches(lift_comprehensions(statements))
         statements = statements if self.yields else lower_walrus(statements)
         statements = statements if self.yields else lower_jumps(statements, self._error)
         used = _names_in(statements)
@@ -622,9 +632,13 @@ class _Rewriter(ast.NodeTransformer):
         for j, item in enumerate(target.elts):
             inner = item.value if isinstance(item, ast.Starred) else item
             temp = ast.Name(f"dsl__t{k}_{j}", ast.Store())
-            temps.append(ast.Starred(temp, ast.Store()) if isinstance(item, ast.Starred) else temp)
+            temps.append(temp)
             made = self._assign(inner, _load(f"dsl__t{k}_{j}"), at)
             after.extend(made if isinstance(made, list) else [made])
+        starred = [isinstance(item, ast.Starred) for item in target.elts]
+        if any(starred):
+            ends = [starred.index(True), starred[::-1].index(True)]
+            value = _runtime("unpack_around", value, *map(ast.Constant, ends))
         return [_located(ast.Assign([ast.Tuple(temps, ast.Store())], value), at), *after]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
@@ -663,6 +677,8 @@ class _Rewriter(ast.NodeTransformer):
             return self.generic_visit(node)
         function = self._callee(node.func)
         args = [self.visit(a) for a in node.args]
+        if is_next_of_generator(node):
+            args[0] = ast.copy_location(_runtime("generator", args[0]), node.args[0])
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         made = ast.Call(ast.Attribute(_load(RT), "call", ast.Load()), [function, *args], keywords)
         return ast.copy_location(made, node)
@@ -723,8 +739,8 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.BoolOp):
             self._refuse_walrus(node.values[1:])
             name = "all_of" if isinstance(node.op, ast.And) else "any_of"
-            first, *rest = (self._test(v) for v in node.values)
-            return ast.copy_location(_runtime(name, first, *map(_thunk, rest)), node)
+            rest = [self._part(v, self._test) for v in node.values[1:]]
+            return ast.copy_location(_runtime(name, self._test(node.values[0]), *rest), node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return ast.copy_location(_runtime("not_", self._test(node.operand)), node)
         return self.visit(node)
@@ -732,8 +748,19 @@ class _Rewriter(ast.NodeTransformer):
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         self._refuse_walrus(node.values[1:])
         name = "and_" if isinstance(node.op, ast.And) else "or_"
-        first, *rest = (self._used(v) for v in node.values)
-        return ast.copy_location(_runtime(name, first, *map(_thunk, rest)), node)
+        rest = [self._part(v, self._used) for v in node.values[1:]]
+        return ast.copy_location(_runtime(name, self._used(node.values[0]), *rest), node)
+
+    def _part(self, node: ast.expr, visit: Callable[[ast.expr], Any]) -> ast.expr:
+        """Rewrite a part of an expression that is evaluated or not: a function, with the variables whose objects it may change."""
+        pure, read = changes_nothing(node), set(_names_in([node]).loaded)
+        made = ast.copy_location(_thunk(visit(node)), node)
+        near = self.locals | self.outer_locals | self.borrowed | set().union(*self.comprehension)
+        names = sorted(n for n in (read | self.changed) & near if not n.startswith("dsl__"))
+        if pure or not names:
+            return made
+        reads = ast.Tuple([_thunk(_load(n)) for n in names], ast.Load())
+        return ast.copy_location(_runtime("changing", made, _strings(names), reads), node)
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         name = ast.Constant(type(node.op).__name__)
@@ -751,7 +778,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         self._refuse_walrus([node.body, node.orelse])
-        then, other = _thunk(self._used(node.body)), _thunk(self._used(node.orelse))
+        then, other = (self._part(part, self._used) for part in (node.body, node.orelse))
         return ast.copy_location(_runtime("if_exp", self._test(node.test), then, other), node)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
@@ -762,7 +789,7 @@ class _Rewriter(ast.NodeTransformer):
             return ast.copy_location(made, node)
         self._refuse_walrus(node.comparators[1:])
         steps = [
-            ast.Tuple([ast.Constant(name), _thunk(self.visit(c))], ast.Load())
+            ast.Tuple([ast.Constant(name), self._part(c, self.visit)], ast.Load())
             for name, c in zip(names, node.comparators, strict=True)
         ]
         return ast.copy_location(_runtime("compare", self.visit(node.left), *steps), node)
@@ -794,13 +821,30 @@ class _Rewriter(ast.NodeTransformer):
     def visit_ListComp(self, node: Any) -> Any:
         """A comprehension whose items may be as many as the data decides; one that assigns does so in this function."""
         assigns = any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
+        if hasattr(node, LOOP) and (assigns or hasattr(node, "dsl_unused")):
+            items = self.visit(node.generators[0].iter)
+            return ast.copy_location(_runtime("picked", items, _picking(node)), node)
+        choice = [_picking(node), *self._choice(node)] if hasattr(node, LOOP) else []
         made = self.visit_SetComp(node)
         if assigns:
             return made
         items = made.generators[0].iter.args[0]
         made.generators[0].iter = _load("dsl__items")
-        parameters = ast.arguments([], [ast.arg("dsl__items")], None, [], [], None, [])
-        return ast.copy_location(_runtime("collected", items, ast.Lambda(parameters, made)), node)
+        parts = [items, _taking_items(made), *choice]
+        return ast.copy_location(_runtime("chosen" if choice else "collected", *parts), node)
+
+    def _choice(self, node: Any) -> list[ast.expr]:
+        """Return a function for what the conditions read, and one that asks for all of them, or None if that may change something."""
+        first, *rest = node.generators
+        parts = [*first.ifs, *(part for g in rest for part in (g.iter, *g.ifs))]
+        names = sorted(set(_names_in(parts).loaded) - bound_names(node))
+        held = _thunk(ast.List([_runtime("peek", _thunk(_load(n))) for n in names], ast.Load()))
+        if not is_pure(node):
+            return [held, ast.Constant(None)]
+        asking = ast.ListComp(ast.Constant(None), copy.deepcopy(node.generators))
+        made = self.visit_SetComp(ast.copy_location(asking, node))
+        made.generators[0].iter = _load("dsl__items")
+        return [held, _taking_items(made)]
 
     visit_GeneratorExp = visit_ListComp
 
@@ -822,6 +866,17 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     visit_DictComp = visit_SetComp
+
+
+def _taking_items(body: ast.expr) -> ast.Lambda:
+    """Return a function of the items that a comprehension goes over."""
+    return ast.Lambda(ast.arguments([], [ast.arg("dsl__items")], None, [], [], None, []), body)
+
+
+def _picking(node: Any) -> ast.Lambda:
+    """Return a function of the items that calls the loop of a comprehension: see `lift_comprehensions`."""
+    loop, more = getattr(node, LOOP)
+    return _taking_items(ast.Call(_load(loop), [_load(n) for n in ("dsl__items", *more)], []))
 
 
 def _is_starred(node: ast.expr) -> bool:

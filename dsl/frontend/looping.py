@@ -6,6 +6,7 @@ both sets and their types settle. A loop over Python objects, or whose body need
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,6 @@ from dsl.config import config
 from dsl.errors import (
     AliasError,
     BranchError,
-    ConversionError,
     DslError,
     LoopTypeError,
     NonConcreteError,
@@ -44,7 +44,15 @@ from dsl.frontend.leaves import (
     ways_out,
     zeros,
 )
-from dsl.frontend.loops import Items, as_counted, trip_value
+from dsl.frontend.loops import (
+    Grown,
+    Items,
+    as_counted,
+    items_now,
+    lists_in,
+    refuse_growing,
+    trip_value,
+)
 from dsl.frontend.objects import as_trees
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.ranges import note_trips
@@ -73,7 +81,7 @@ from dsl.frontend.traced import (
     Traced,
     fresh,
 )
-from dsl.frontend.trees import Structure, unflatten
+from dsl.frontend.trees import Structure, forwarded, unflatten
 from dsl.frontend.undo import all_or_nothing, linked
 from dsl.ir.dims import Dim, DimLike, symbols_of
 from dsl.ir.graph import Value
@@ -171,7 +179,7 @@ class Loop:
             for leaves in self.before.leaves
             for leaf in leaves
         )
-        return id(self.body.__code__), tuple(str(s) for s in self.before.structures), types
+        return id(_code_of(self.body)), tuple(str(s) for s in self.before.structures), types
 
     def _use_hint(self, plan: Plan) -> None:
         """Start from what an earlier trace of the same loop found."""
@@ -216,6 +224,7 @@ class Loop:
                 if run.trip is not None and self.trips is not None:
                     note_trips(scope, run.trip, self.trips)
                 self._run_body(run)
+                self._refuse_growth()
                 after = with_types(self.state.snapshot())
             finally:
                 replaced = [s for s in scope.replaced if s not in self.plan.storages]
@@ -234,6 +243,17 @@ class Loop:
             discard(scope, *([test.scope] if test else []))
             return None
         return test, chosen, run, after, contents
+
+    def _refuse_growth(self) -> None:
+        """Stop if the body makes a list longer or shorter that the loop goes over."""
+        if not any(part.has_changed() for part in lists_in(self.counted)):
+            return
+        known = isinstance(self.counted, Items) and any(
+            item is self.counted.items for item in self.before.objects
+        )
+        if not known:
+            refuse_growing()
+        raise _Growing
 
     def _unrollable(self) -> bool:
         return self.static_trips is not None and self.static_trips <= config.unroll_limit
@@ -260,17 +280,16 @@ class Loop:
         with trace.region("cond") as scope:
             try:
                 run = self._enter(scope)
+                began = self.state.snapshot()
                 chosen = self._evaluate_test(run)
                 written = [s for s in scope.replaced if s not in self.plan.storages]
+                changed = bool(scope.attributes) or not self.state.is_as(began)
             finally:
                 scope.suspend()
         self.state.restore(self.before)
-        if written:
-            raise ConversionError(
-                "the condition of this loop writes into an array",
-                location=here(),
-                remedy="write in the loop's body",
-            )
+        self.state.put_back_others(scope)
+        if written or changed:
+            raise _ChangingTest
         return run, chosen
 
     def _evaluate_test(self, run: Pass) -> Value:
@@ -791,6 +810,11 @@ class Loop:
                 link(leaves[name].storage, storage, here_now, parent)
 
 
+def _code_of(body: Block) -> Any:
+    """Return what tells the body of one loop from those of others."""
+    return getattr(body, "dsl_code", body.__code__)
+
+
 def _is_seen(leaf: Traced) -> bool:
     """Tell whether a write to what was this array is followed: views only of the caller's arrays, which stay reachable."""
     return not leaf.views or leaf.storage.outside
@@ -798,6 +822,14 @@ def _is_seen(leaf: Traced) -> bool:
 
 def _is_changed(value: Value | None) -> bool:
     return value is not None and value.node.op.name != "param"
+
+
+class _ChangingTest(Exception):
+    """The condition of a `while` changes what a variable or an array holds, so that it must be asked once for each trip."""
+
+
+class _Growing(Exception):
+    """The body of a `for` changes the length of the list that it goes over."""
 
 
 class _StaticTest(Exception):
@@ -820,21 +852,31 @@ def while_(
     items: tuple[str, ...],
 ) -> None:
     """Run a `while` statement."""
+    _while(State(get, put, names, assigned), test, body, items)
+
+
+def _while(state: State, test: Block, body: Block, items: tuple[str, ...] = ()) -> None:
     limit = config.unroll_limit
     trips = 0
     failed: DslError | None = None
     while True:
+        before = state.snapshot() if failed is None else None
         chosen = predicate(test())
         if chosen is False:
             return
-        if failed is None:
-            loop = Loop(State(get, put, names, assigned), body, test, None, items)
+        changes = before is not None and not state.is_as(before)
+        if changes and isinstance(chosen, Value):
+            return _rotated(chosen, test, body, state, items)
+        if failed is None and not changes:
+            loop = Loop(state.anew(), body, test, None, items)
             try:
                 if not _is_plain(loop, chosen):
                     refuse_try()
                     return loop.trace()
             except _StaticTest:
                 pass
+            except _ChangingTest:
+                return _rotated(chosen, test, body, state, items)
             except _RETRY as error:
                 if chosen is not True:
                     raise
@@ -849,6 +891,22 @@ def while_(
                 remedy="carry its state in arrays",
             )
         body()
+
+
+def _rotated(
+    chosen: bool | Value, test: Block, body: Block, state: State, items: tuple[str, ...]
+) -> None:
+    """Trace a `while` whose test was asked and changes something: every trip ends with the test for the next one."""
+    flag: list[Any] = [chosen if isinstance(chosen, bool) else fresh(chosen, Kind.PYTHON)]
+
+    def trip() -> None:
+        body()
+        chosen = predicate(test())
+        flag[0] = chosen if isinstance(chosen, bool) else fresh(chosen, Kind.PYTHON)
+
+    trip.dsl_code = _code_of(body)  # type: ignore[attr-defined]
+    refuse_try()
+    Loop(state.with_cell("dsl__go_on", flag), trip, lambda: flag[0], None, items).trace()
 
 
 _PLAIN_LIMIT = 100_000
@@ -877,12 +935,13 @@ def for_(
             return
         try:
             refuse_try()
-            Loop(state, body, guard, counted, items).trace()
-            return counted.check_length() if isinstance(counted, Items) else None
+            return Loop(state, body, guard, counted, items).trace()
+        except _Growing:
+            return _while_over(iterable, 0, body, guard, state.anew())
         except _RETRY as error:
             _refuse_unrolling(trips, error)
             log("unroll", "%s: unrolled %s times because %s", here(), trips, error.message)
-    _python_for(iterable, body, guard, get, put, names, assigned)
+    _python_for(iterable, body, guard, state.anew())
 
 
 def _refuse_unrolling(trips: Any, error: DslError) -> None:
@@ -893,17 +952,11 @@ def _refuse_unrolling(trips: Any, error: DslError) -> None:
         raise error
 
 
-def _python_for(
-    iterable: Any,
-    body: Block,
-    guard: Block | None,
-    get: Any,
-    put: Any,
-    names: tuple[str, ...],
-    assigned: int,
-) -> None:
+def _python_for(iterable: Any, body: Block, guard: Block | None, state: State) -> None:
     """Loop in Python; once a traced `break` may have happened, the rest of the trips are conditional."""
-    for item in iterable:
+    for k, item in enumerate(items_now(iterable)):
+        if isinstance(item, Grown):
+            return _while_over(iterable, k, body, guard, state)
         go_on = True if guard is None else predicate(guard())
         if go_on is False:
             return
@@ -911,4 +964,26 @@ def _python_for(
             body(item)
         else:
             assert guard is not None
-            if_(guard(), lambda item=item: body(item), lambda: None, get, put, names, assigned)
+            state.run_if(if_, guard(), functools.partial(body, item))
+
+
+def _while_over(items: Any, start: int, body: Block, guard: Block | None, state: State) -> None:
+    """Go over a list whose length the data decides, and the loop changes, from an item on: Python looks at the length before each trip."""
+    place: list[Any] = [start]
+
+    def is_inside() -> Any:
+        inside = predicate(place[0] < forwarded(items).length())
+        go_on = True if guard is None or inside is False else predicate(guard())
+        if isinstance(inside, bool) or go_on is False:
+            return go_on if inside is True else False
+        b = current_scope()
+        both = inside if go_on is True else b.emit("logical_and", inside, go_on)
+        return fresh(both, Kind.PYTHON)
+
+    def trip() -> None:
+        item = forwarded(items)[place[0]]
+        place[0] = place[0] + 1
+        body(item)
+
+    trip.dsl_code = _code_of(body)  # type: ignore[attr-defined]
+    _while(state.with_cell("dsl__place", place), is_inside, trip)

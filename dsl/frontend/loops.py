@@ -15,12 +15,14 @@ from dsl.errors import LoopTypeError, NonConcreteError
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import Kind, Traced, as_dim, cast, concrete, fresh, lift, read
+from dsl.frontend.trees import forwarded
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Value
 from dsl.ir.types import I64
 
 __all__ = [
     "Counted",
+    "Grown",
     "Items",
     "NdIndex",
     "Rows",
@@ -188,13 +190,49 @@ class Items:
     def reverse(self) -> Items:
         return Items(self.items[::-1])
 
-    def check_length(self) -> None:
-        """Raise if the loop has made the list longer or shorter: Python would loop over what it is then."""
-        if self.items.columns[0].type.shape[0] != self._trips:
-            raise LoopTypeError(
-                "a list whose length the data decides grows or shrinks while a loop goes over it",
-                location=here(), remedy="loop over a copy of it (`for item in items.copy():`), or with `while`",
-            )  # fmt: skip
+    def has_changed(self) -> bool:
+        """Tell whether the list is of another length now."""
+        return self.items.columns[0].type.shape[0] != self._trips  # type: ignore[no-any-return]
+
+
+def refuse_growing() -> None:
+    """Refuse a loop that makes a list longer or shorter: Python would loop over what it is then."""
+    raise LoopTypeError(
+        "a list whose length the data decides grows or shrinks while a loop goes over it",
+        location=here(), remedy="loop over a copy of it (`for item in items.copy():`), or with `while`",
+    )  # fmt: skip
+
+
+def lists_in(counted: Any) -> list[Items]:
+    """Return the traced lists that a loop goes over, also those that are zipped."""
+    if isinstance(counted, Zipped):
+        return [found for part in counted.parts for found in lists_in(part)]
+    return [counted] if isinstance(counted, Items) else []
+
+
+class Grown:
+    """Stands for the rest of a list that has become a traced one while a loop went over it."""
+
+
+def items_now(items: Any) -> Iterator[Any]:
+    """Go over items, those of a list as it is at each step; if the data decides its length by then, end with `Grown`."""
+    if type(items) is not list:
+        yield from items
+        return
+    k = 0
+    while type(forwarded(items)) is list and k < len(items):
+        yield items[k]
+        k += 1
+    if forwarded(items) is not items:
+        yield Grown()
+
+
+def _steady(items: Any) -> Iterator[Any]:
+    """Go over the items of a list that does not become a traced one meanwhile."""
+    for item in items_now(items):
+        if isinstance(item, Grown):
+            refuse_growing()
+        yield item
 
 
 class Zipped:
@@ -264,7 +302,7 @@ def enumerate_(items: Any, start: Any = 0) -> Any:
     """`enumerate`, also of traced arrays."""
     counted = as_counted(items)
     if counted is None:
-        return enumerate(items, start)
+        return enumerate(_steady(items) if type(items) is list else items, start)
     count = counted.trips()
     return Zipped(
         [
@@ -287,7 +325,8 @@ def zip_(*items: Any, strict: bool = False) -> Any:
     """`zip`, also of traced arrays."""
     counted = [as_counted(i) for i in items]
     if not items or any(c is None for c in counted):
-        return zip(*items, strict=strict)
+        steady = (_steady(part) if type(part) is list else part for part in items)
+        return zip(*steady, strict=strict)
     return Zipped(counted)
 
 

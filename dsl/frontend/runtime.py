@@ -33,7 +33,14 @@ from dsl.frontend.objects import is_plain_class, note_made, was_made_here
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.regions import emit_raise, trying
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
-from dsl.frontend.state import Undefined, held_by, is_mutable, open_attribute, undefined_attribute
+from dsl.frontend.state import (
+    Undefined,
+    held_by,
+    is_mutable,
+    open_attribute,
+    put_in_place,
+    undefined_attribute,
+)
 from dsl.frontend.text import TEXTS, TracedText, print_, text_of, to_text
 from dsl.frontend.traced import (
     _FUNCTIONS,
@@ -284,13 +291,30 @@ class Runtime:
 
     def unpack(self, value: Any, count: int) -> Any:
         """Check the length of what a tuple target takes apart."""
-        value = unwrap(value)
+        value = forwarded(unwrap(value))
         if isinstance(value, Traced):
             if value.ndim == 0:
                 raise TypeError("cannot unpack non-iterable value of rank 0")
             value = _of_length(value, count)
             return [value[k] for k in range(count)]
-        return value
+        return sequences().of_length(value, count) if isinstance(value, TracedList) else value
+
+    def unpack_around(self, value: Any, before: int, after: int) -> Any:
+        """The items for `a, *b, c = value`; of a list whose length the data decides, the middle is such a list."""
+        value = forwarded(unwrap(value))
+        if isinstance(value, TracedList):
+            return sequences().split_around(value, before, after)
+        items = list(value)
+        least, end = before + after, len(items) - after
+        if len(items) < least:
+            raise ValueError(
+                f"not enough values to unpack (expected at least {least}, got {len(items)})"
+            )
+        return [*items[:before], items[before:end], *items[end:]]
+
+    def generator(self, items: Any) -> Any:
+        """What `next` takes an item of: a list in the place of a generator that nothing else sees."""
+        return sequences().Generated(items) if isinstance(items, TracedList) else items
 
     @staticmethod
     def undefined(name: str) -> Undefined:
@@ -327,6 +351,12 @@ class Runtime:
         """`not a`."""
         return _negated(value)
 
+    def changing(self, part: Any, names: tuple[str, ...], reads: tuple[Any, ...]) -> Any:
+        """A part of an expression that is evaluated or not, and may change what these variables hold."""
+        pairs = zip(names, reads, strict=True)
+        setattr(part, _HELD, {n: functools.partial(self.peek, read) for n, read in pairs})
+        return part
+
     def if_exp(self, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         """`a if test else b`."""
         return conditional(test, then, otherwise)
@@ -338,7 +368,8 @@ class Runtime:
         result = _compare(name, left, value)
         if len(steps) == 1:
             return result
-        return _logic(result, (lambda: self.compare(value, *steps[1:]),), True)
+        rest = _holding(lambda: self.compare(value, *steps[1:]), *(part for _, part in steps[1:]))
+        return _logic(result, (rest,), True)
 
     def compare_two(self, name: str, left: Any, right: Any) -> Any:
         """`left == right` and its like."""
@@ -356,6 +387,20 @@ class Runtime:
         """A list comprehension or a generator; over items whose number the data decides, a loop that fills a list."""
         items = _watched(items)
         return sequences().collected(items, make) if sequences().is_open(items) else make(items)
+
+    def chosen(
+        self, items: Any, make: Callable[[Any], Any], pick: Callable[[Any], Any], held: Callable[[], Any],
+        ask: Callable[[Any], Any] | None,
+    ) -> Any:  # fmt: skip
+        """A list comprehension or a generator with conditions; if the data decides them, a loop that fills a list."""
+        items = sequences().again(_watched(items))
+        if current_trace() is None or sequences().are_decided(items, held(), ask):
+            return self.collected(items, make)
+        return pick(items)
+
+    def picked(self, items: Any, pick: Callable[[Any], Any]) -> Any:
+        """A comprehension that assigns variables, or is there for what it changes: always a loop."""
+        return pick(_watched(items))
 
     # -- statements ------------------------------------------------------------------------------------------------
 
@@ -575,25 +620,46 @@ def conditional(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]
     if isinstance(chosen, bool):
         return then() if chosen else otherwise()
     box: list[Any] = [Undefined("dsl__value")]
+    held = _held_by(then, otherwise)
+    put_held = put_in_place(lambda: [read() for read in held.values()], tuple(held))
 
-    def put(value: list[Any]) -> None:
-        box[0] = value[0]
+    def put(values: list[Any]) -> None:
+        box[0] = values[0]
+        put_held(values[1:])
 
     def run(thunk: Callable[[], Any]) -> Callable[[], None]:
-        return lambda: put([thunk()])
+        def keep() -> None:
+            box[0] = thunk()
+
+        return keep
 
     if_(
         fresh(chosen, Kind.PYTHON),
         run(then),
         run(otherwise),
-        lambda: list(box),
+        lambda: [*box, *(read() for read in held.values())],
         put,
-        ("dsl__value",),
+        ("dsl__value", *held),
         1,
     )
     if isinstance(box[0], Undefined):
         box[0].fail()
     return box[0]
+
+
+def _held_by(*thunks: Any) -> dict[str, Callable[[], Any]]:
+    """Return the variables whose containers parts of an expression may change, and how to read them."""
+    return {name: read for thunk in thunks for name, read in getattr(thunk, _HELD, {}).items()}
+
+
+def _holding(thunk: Any, *parts: Any) -> Any:
+    """Return a function that stands for parts of an expression, with what they may change."""
+    if held := _held_by(*parts):
+        setattr(thunk, _HELD, held)
+    return thunk
+
+
+_HELD = "dsl_held"
 
 
 def _logic(first: Any, rest: tuple[Callable[[], Any], ...], all_of: bool) -> Any:
@@ -615,7 +681,7 @@ def _truth(value: Any) -> Any:
 
 
 def _truth_of(thunk: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: _truth(thunk())
+    return _holding(lambda: _truth(thunk()), thunk)  # type: ignore[no-any-return]
 
 
 def _traced_logic(
@@ -630,6 +696,7 @@ def _traced_logic(
     def more() -> Any:
         return _logic(thunk(), rest, all_of)
 
+    _holding(more, thunk, *rest)
     if all_of:
         return conditional(chosen, more, lambda: value)
     return conditional(chosen, lambda: value, more)
@@ -1248,10 +1315,13 @@ def _extreme(
             if "default" not in kwargs:
                 return first()
             return conditional(_len(args[0]) == 0, lambda: kwargs["default"], first)
+        kind = _kind_of_items(args[0]) if args else Kind.SCALAR
         args = tuple(map(_as_array, args))
         if "default" in kwargs and isinstance(args[0], Traced) and key is None:
             default = kwargs.pop("default")
-            return conditional(_len(args[0]) == 0, lambda: default, lambda: choose(args[0]))
+            return conditional(
+                _len(args[0]) == 0, lambda: default, lambda: _extreme_element(name, args[0], kind)
+            )
         items = (
             list(args[0])
             if len(args) == 1 and (key is not None or not isinstance(args[0], Traced))
@@ -1260,7 +1330,7 @@ def _extreme(
         if key is not None:
             return _extreme_by_key(items, key, pick, plain)
         if len(args) == 1 and isinstance(args[0], Traced):
-            return _FUNCTIONS[name](args[0])
+            return _extreme_element(name, args[0], kind)
         if _are_decided(list(items)):
             return plain(*args, **kwargs)
         if all(map(_is_python_int, items)):
@@ -1271,6 +1341,30 @@ def _extreme(
         return functools.reduce(lambda a, b: conditional(pick(b, a), lambda: b, lambda: a), items)
 
     return choose
+
+
+def _extreme_element(name: str, items: Traced, kind: Kind) -> Any:
+    """`max(items)` of an array: Python's comparisons pass over a NaN, unless it comes first."""
+    if items.ndim != 1:
+        raise ValueError(
+            "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
+        )
+    length, empty = _len(items), f"{name}() arg is an empty sequence"
+    if isinstance(length, int) and length == 0:
+        raise ValueError(empty)
+    if not isinstance(length, int):
+        error = {"message": empty, "error": "ValueError"}
+        current_scope().node("assert", (read(length > 0),), error)
+    found = _FUNCTIONS[name](items)
+    if items.dtype.kind == "f":
+        first, rest = items[0], _FUNCTIONS[f"nan{name}"](items)
+        found = np.where(np.isnan(first), first, rest)
+    return fresh(read(lift(found)), kind)
+
+
+def _kind_of_items(items: Any) -> Kind:
+    """Return the kind of the numbers in a list, or of the elements of an array."""
+    return items.layout[1][0] if isinstance(items, TracedList) else Kind.SCALAR
 
 
 def _is_ordered_by_items(items: Any, key: Any) -> bool:
@@ -1304,9 +1398,10 @@ def _abs(x: Any) -> Any:
 
 
 def _sum(items: Any, start: Any = 0) -> Any:
-    items = _as_array(items)
+    kind, items = _kind_of_items(items), _as_array(items)
     if isinstance(items, Traced) and items.ndim == 1:
         total = _FUNCTIONS["sum"](items, dtype=_binary("Add", start, items[:0]).dtype)
+        total = fresh(read(total), kind)
         return total if isinstance(start, int) and start == 0 else start + total
     return functools.reduce(functools.partial(_binary, "Add"), items, start)
 
@@ -1348,8 +1443,20 @@ def _map(fn: Any, *items: Any) -> Any:
     return [call(fn, *row) for row in zip(*items, strict=False)]
 
 
+def _next(items: Any, *default: Any) -> Any:
+    if not isinstance(items, sequences().Generated):
+        return next(items, *default)
+    found = items.items
+    if default:
+        return conditional(_len(found) != 0, lambda: found[0], lambda: default[0])
+    error = {"message": "", "error": "StopIteration"}
+    current_scope().node("assert", (read(lift(_len(found) != 0)),), error)
+    return found[0]
+
+
 def _filter(fn: Any, items: Any) -> Any:
-    if sequences().is_open(items):
+    items = sequences().again(items)
+    if not sequences().are_decided(items, [fn], None):
         return sequences().filtered(items, fn)
     return [x for x in items if (call(fn, x) if fn is not None else x)]
 
@@ -1448,6 +1555,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.complex: lambda *args, **kwargs: _complex(*args, **kwargs), builtins.bool: _bool, builtins.print: print_,
     builtins.min: _extreme(min, _less, "min"), builtins.max: _extreme(max, _more, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
+    builtins.next: _next,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
     builtins.list: _list, builtins.format: _format,
     builtins.divmod: _divmod, builtins.str: _str, builtins.repr: lambda x: text_of(x, by_repr=True),

@@ -6,22 +6,29 @@ Loops over the items are written in Python and converted, as the user's own are,
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from dsl.errors import UnsupportedError
+import numpy as np
+
+from dsl.errors import NonConcreteError, UnsupportedError
 from dsl.frontend import loops
-from dsl.frontend.leaves import info_of
+from dsl.frontend.leaves import info_of, the_trace
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
+from dsl.frontend.regions import discard
 from dsl.frontend.runtime import call, converted
 from dsl.frontend.scopes import Scope, current_scope, here
-from dsl.frontend.state import is_numeric
+from dsl.frontend.state import Undefined, is_numeric
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, concrete, fresh, lift, read
-from dsl.frontend.trees import Forward, flatten
+from dsl.frontend.trees import Forward, flatten, forwarded
 from dsl.ir.graph import Value
 
 __all__ = [
+    "Generated",
+    "again",
     "alike",
+    "are_decided",
     "collected",
     "compared",
     "equal_to",
@@ -30,9 +37,11 @@ __all__ = [
     "first",
     "is_given",
     "is_open",
+    "of_length",
     "of_numbers",
     "ordered",
     "repeated",
+    "split_around",
 ]
 
 
@@ -131,6 +140,39 @@ _LOOPS: dict[str, tuple[Any, bool, bool]] = {
 }  # fmt: skip
 
 
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+class Generated:
+    """The items of a generator, as a list."""
+
+    def __init__(self, items: TracedList) -> None:
+        self.items = items
+
+
+def of_length(items: TracedList, count: int) -> list[Any]:
+    """Return the items of a list that is taken apart into so many; the program raises if it is of another length."""
+    length = items.length()
+    _require_length(length <= count, f"too many values to unpack (expected {count})")
+    few = f"not enough values to unpack (expected {count}, got {{}})"
+    _require_length(length >= count, few, length)
+    return [items[k] for k in range(count)]
+
+
+def split_around(items: TracedList, before: int, after: int) -> list[Any]:
+    """Return the first and last items of a list, and between them the list of all others."""
+    length, least = items.length(), before + after
+    few = f"not enough values to unpack (expected at least {least}, got {{}})"
+    _require_length(length >= least, few, length)
+    middle = items[before : length - after]
+    return [*(items[k] for k in range(before)), middle, *(items[k] for k in range(-after, 0))]
+
+
+def _require_length(test: Any, message: str, *values: Any) -> None:
+    inputs = [read(lift(item)) for item in (test, *values)]
+    current_scope().node("assert", inputs, {"message": message, "error": "ValueError"})
+
+
 # -- order -------------------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +245,49 @@ def _is_argument(value: Value, scope: Scope) -> bool:
 def collected(items: Any, make: Callable[[list[Any]], Any]) -> Any:
     """The list of what `make` makes of lists of one item each, in a row."""
     return run(_collect, items, lambda item: list(make([item])))
+
+
+def again(items: Any) -> Any:
+    """Return what can be gone over twice: for an iterator the list of its items."""
+    return list(items) if isinstance(items, Iterator) else items
+
+
+def are_decided(items: Any, held: list[Any], ask: Callable[[Any], Any] | None) -> bool:
+    """Tell whether Python can decide the conditions of a comprehension now: asking for them traces nothing that stays."""
+    if is_open(items):
+        return False
+    if not any(map(_may_be_traced, (items, *held))):
+        return True
+    if ask is None or any(isinstance(item, Iterator) for item in held):
+        return False
+    with the_trace().region("asked") as scope:
+        try:
+            ask(items)
+        except NonConcreteError:
+            return False
+        finally:
+            scope.suspend()
+            discard(scope)
+    return True
+
+
+def _may_be_traced(item: Any) -> bool:
+    """Tell whether a condition that reads an object may be traced."""
+    item = forwarded(item)
+    if isinstance(item, types.FunctionType):
+        return any(map(_may_be_traced, _closed_over(item)))
+    if type(item) in (list, tuple, set, frozenset):
+        return any(map(_may_be_traced, item))
+    if type(item) is dict:
+        return any(map(_may_be_traced, item.values()))
+    plain = (bool, int, float, complex, str, bytes, type(None), range, type, types.ModuleType)
+    return not isinstance(item, (*plain, types.BuiltinFunctionType, np.ufunc, Undefined))
+
+
+def _closed_over(fn: types.FunctionType) -> list[Any]:
+    """Return what the variables of a closure hold; functions among them are not looked into."""
+    cells = [cell for cell in fn.__closure__ or () if cell.cell_contents is not fn]
+    return [c.cell_contents for c in cells if not isinstance(c.cell_contents, types.FunctionType)]
 
 
 def extended(items: list[Any], more: Any) -> None:

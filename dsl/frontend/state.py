@@ -25,6 +25,7 @@ __all__ = [
     "Undefined",
     "is_mutable",
     "is_numeric",
+    "put_in_place",
     "refill",
     "set_attribute",
     "undefined_attribute",
@@ -116,7 +117,30 @@ class State:
         assigned: int,
     ) -> None:
         self._get, self._put, self._names, self.assigned = get, put, names, assigned
+        self._own = getattr(get, "__closure__", None) or ()
         self.attributes: list[tuple[Any, str]] = []
+
+    def anew(self) -> State:
+        """Return the same variables without attributes."""
+        made = State(self._get, self._put, self._names, self.assigned)
+        made._own = self._own
+        return made
+
+    def run_if(self, if_: Callable[..., None], test: Any, block: Callable[[], Any]) -> None:
+        """Run an `if` statement of these cells."""
+        if_(test, block, lambda: None, self._get, self._put, self._names, self.assigned)
+
+    def with_cell(self, name: str, box: list[Any]) -> State:
+        """Return the same cells, and before them a variable that is assigned: what a list of one item holds."""
+
+        def put(objects: list[Any]) -> None:
+            box[0] = objects[0]
+            self._put(objects[1:])
+
+        names = (name, *self._names)
+        made = State(lambda: [box[0], *self._get()], put, names, self.assigned + 1)
+        made._own = self._own
+        return made
 
     @property
     def names(self) -> list[str]:
@@ -149,8 +173,8 @@ class State:
 
     def _has(self, obj: Any, name: str) -> bool:
         """Tell whether an attribute, or the variable of a closure, is one of the cells."""
-        own = getattr(self._get, "__closure__", None) or ()
-        return any(obj is o and name == n for o, n in self.attributes) or any(obj is c for c in own)
+        known = any(obj is o and name == n for o, n in self.attributes)
+        return known or any(obj is cell for cell in self._own)
 
     def adopt_attributes(self, *scopes: Scope) -> bool:
         """Make cells of attributes that the scopes assigned, with their old values put back; tell whether there were any."""
@@ -179,6 +203,20 @@ class State:
         then = [list(item) if type(item) is list else item for item in objects]
         return Snapshot(objects, [s for _, s in pairs], [leaves for leaves, _ in pairs], then)
 
+    def is_as(self, before: Snapshot) -> bool:
+        """Tell whether the cells hold what they held, apart from variables that were assigned another object."""
+        now = self.snapshot()
+        kept = [
+            cell
+            for cell, item in enumerate(now.objects)
+            if item is before.objects[cell] or not self.is_assigned(cell)
+        ]
+        return all(
+            now.structures[cell] == before.structures[cell]
+            and all(x is y for x, y in zip(now.leaves[cell], before.leaves[cell], strict=True))
+            for cell in kept
+        )
+
     def restore(self, before: Snapshot) -> None:
         """Put every object and the contents of every container back."""
         if not before.leaves:
@@ -196,6 +234,24 @@ class State:
             for cell in range(count):
                 refill(first.objects[cell], first.structures[cell], first.leaves[cell])
             self._put(list(first.objects[:count]))
+
+
+def put_in_place(get: Callable[[], list[Any]], names: tuple[str, ...]) -> Callable[[Any], None]:
+    """Return what puts objects into variables that an expression cannot assign: containers get the contents."""
+
+    def put(objects: list[Any]) -> None:
+        for name, held, new in zip(names, get(), objects, strict=True):
+            old = _fresh(name, forwarded(held))
+            if new is old or isinstance(old, Undefined):
+                continue
+            if isinstance(new, Undefined):
+                new.fail()
+            if type(old) is list and type(new) is not list:
+                change_contents(old, new)
+            else:
+                _overwrite(old, new)
+
+    return put
 
 
 def _fresh(name: str, item: Any) -> Any:

@@ -1,0 +1,159 @@
+"""Comprehensions with conditions, also as loops: for when the data decides which items there are.
+
+    [f(v) for v in x if v > 0]
+
+has beside it, at the top of the function that it is in, a function which fills a list:
+
+    def dsl__pick_1(dsl__items):
+        dsl__made = []
+        for v in dsl__items:
+            if v > 0:
+                dsl__made.append(f(v))
+        return dsl__made
+
+A list that nothing uses is not filled. Names that a lambda or a comprehension around binds are its further parameters. The
+runtime calls it when the conditions are traced.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from typing import Any
+
+__all__ = [
+    "LOOP",
+    "bound_names",
+    "changes_nothing",
+    "is_next_of_generator",
+    "is_pure",
+    "lift_comprehensions",
+]
+
+# The attribute of a comprehension: the name of its loop, and those of the further arguments.
+LOOP = "dsl_loop"
+ITEMS = "dsl__items"
+MADE = "dsl__made"
+
+
+def lift_comprehensions(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Return statements with a loop for each comprehension that has conditions, in front of all others."""
+    lifting = _Lifting()
+    for statement in statements:
+        lifting.visit(statement)
+    return [*lifting.loops, *statements]
+
+
+def bound_names(node: Any) -> set[str]:
+    """Return the names that a comprehension binds."""
+    targets = [g.target for g in node.generators]
+    return {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+
+
+def is_next_of_generator(node: ast.Call) -> bool:
+    """Tell whether a call is `next(... for ... in ...)`, which takes one item of a generator that nothing else sees."""
+    named = isinstance(node.func, ast.Name) and node.func.id == "next"
+    return named and bool(node.args) and isinstance(node.args[0], ast.GeneratorExp)
+
+
+def is_pure(node: Any) -> bool:
+    """Tell whether a comprehension can be asked for its conditions without changing anything: no function of the user's is called."""
+    first, *rest = node.generators
+    return changes_nothing(*first.ifs, *(part for g in rest for part in (g.iter, *g.ifs)))
+
+
+def changes_nothing(*nodes: ast.expr) -> bool:
+    """Tell whether expressions call no function of the user's and assign nothing."""
+    return all(_is_pure_node(inner) for node in nodes for inner in ast.walk(node))
+
+
+_READS = {
+    "abs", "bool", "enumerate", "float", "int", "isinstance", "len", "max", "min", "range", "reversed", "round", "str", "zip",
+}  # fmt: skip
+_LIBRARIES = {"np", "numpy", "math"}
+
+
+def _is_pure_node(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        root: Any = node.func
+        if isinstance(root, ast.Name):
+            return root.id in _READS
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        return isinstance(root, ast.Name) and root.id in _LIBRARIES
+    return not isinstance(node, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await))
+
+
+class _Lifting(ast.NodeVisitor):
+    def __init__(self) -> None:
+        self.loops: list[ast.stmt] = []
+        self.bound: list[set[str]] = []
+
+    def visit_FunctionDef(self, node: Any) -> None:
+        """Leave functions alone: they are lifted when they are converted."""
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        stars = [a for a in (node.args.vararg, node.args.kwarg) if a]
+        self._inside({a.arg for a in (*every, *stars)}, node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.ListComp):
+            node.value.dsl_unused = True  # type: ignore[attr-defined]
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if is_next_of_generator(node):
+            node.args[0].dsl_first = True  # type: ignore[attr-defined]
+        self.generic_visit(node)
+
+    def visit_ListComp(self, node: Any) -> None:
+        lifts = hasattr(node, "dsl_unused") or any(g.ifs for g in node.generators)
+        if lifts and not any(g.is_async for g in node.generators):
+            self._lift(node)
+        self._inside(bound_names(node), node)
+
+    visit_GeneratorExp = visit_ListComp
+
+    def visit_SetComp(self, node: Any) -> None:
+        self._inside(bound_names(node), node)
+
+    visit_DictComp = visit_SetComp
+
+    def _inside(self, names: set[str], node: ast.AST) -> None:
+        self.bound.append(names)
+        self.generic_visit(node)
+        self.bound.pop()
+
+    def _lift(self, node: Any) -> None:
+        assigned = {n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)}
+        around = set().union(*self.bound)
+        if assigned and self.bound:
+            return  # what it assigns is a variable of the lambda around it
+        read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        more = sorted(read & around)
+        name = f"dsl__pick_{len(self.loops) + 1}"
+        self.loops.append(_loop(name, more, sorted(assigned), node))
+        setattr(node, LOOP, (name, more))
+
+
+def _loop(name: str, more: list[str], assigned: list[str], node: Any) -> ast.stmt:
+    own = copy.deepcopy(node)
+    method = ast.Attribute(ast.Name(MADE, ast.Load()), "append", ast.Load())
+    unused = hasattr(node, "dsl_unused")
+    block: list[ast.stmt] = [ast.Expr(own.elt if unused else ast.Call(method, [own.elt], []))]
+    if hasattr(node, "dsl_first"):  # `next` takes no more
+        block.append(ast.Return(ast.Name(MADE, ast.Load())))
+    own.generators[0].iter = ast.Name(ITEMS, ast.Load())
+    for generator in reversed(own.generators):
+        for test in reversed(generator.ifs):
+            block = [ast.copy_location(ast.If(test, block, []), test)]
+        block = [ast.copy_location(ast.For(generator.target, generator.iter, block, []), node)]
+    start = ast.Assign([ast.Name(MADE, ast.Store())], ast.List([], ast.Load()))
+    share: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
+    end = ast.Return(ast.Name(MADE, ast.Load()))
+    parameters = ast.arguments([], [ast.arg(p) for p in (ITEMS, *more)], None, [], [], None, [])
+    made = ast.FunctionDef(name, parameters, [*share, start, *block, end], [], None, None)
+    return ast.fix_missing_locations(ast.copy_location(made, node))

@@ -1,0 +1,164 @@
+"""Comprehensions, generators, `filter` and `next` whose conditions the data decides: as Python's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from plainly import check_as_plain
+
+import dsl
+
+UP, MIXED = np.arange(1.0, 7.0), np.array([3.0, -1, 4, -1, 5, -9])
+PRICES = np.array([2.0, 9.0, 4.0])
+
+
+def kept(x):
+    return [2 * v for v in x if v > 0], np.array([v for v in x if v < 4 if v > 0])
+
+
+def of_places(x):
+    places = [i for i, v in enumerate(x) if v > 0]
+    return places, x[places], [x[i] for i in range(len(x) - 1) if x[i] < x[i + 1]]
+
+
+def of_two_loops(x):
+    m = x.reshape(2, 3)
+    pairs = [(i, j) for i in range(2) for j in range(3) if m[i, j] > 0]
+    return pairs, [a + b for a in x if a > 0 for b in x if a < b]
+
+
+def of_rows(x):
+    m = x.reshape(3, 2)
+    positive = [sum(v for v in row if v > 0) + 0.5 for row in m]
+    return np.array([row for row in m if row.max() > 0]), positive
+
+
+def counted(x):
+    return sum(1 for v in x if v > 0), len([v for v in x if v > 2]), max(v for v in x if v < 5)
+
+
+def by_a_helper(x):
+    asked = 0
+
+    def is_wanted(v):
+        nonlocal asked
+        asked += 1
+        return v > 0
+
+    return [v for v in x if is_wanted(v)], asked
+
+
+def without_doubles(x):
+    seen = []
+    return [v for v in x if not (v in seen or seen.append(v))], seen
+
+
+def for_its_effect(x):
+    log = []
+    [log.append(1) for v in x if v > 0]
+    [log.append(2) for v in x]
+    return log
+
+
+def assigning(x):
+    return [y for v in x if (y := 2 * v) > 1], y
+
+
+def in_a_lambda(x):
+    above = lambda t: sum(v for v in x if v > t)
+    return above(0.0), above(2.5)
+
+
+def in_tests(x):
+    n = 0
+    while sum(v for v in x if v > 0) > 1:
+        x, n = x * 0.5, n + 1
+    return n if [v for v in x if v > 0.25] else -n
+
+
+def of_an_outside_array(x):
+    return [k for k in range(len(PRICES)) if PRICES[k] > 3], [p for p in PRICES if p < x[0]]
+
+
+def with_errors_where_python_has_them(x):
+    return [v for v in x if v > 0 and math.sqrt(v) < 2]
+
+
+def decided_by_python(x):
+    a, b, c = [x[k] for k in range(6) if k % 2]
+    few = [v for v in (x[:1], x[:2]) if len(v) > 1]
+    return a + b * c, few[0], [n for n in ("left", "right") if n.startswith("l")]
+
+
+def first_of_all(x):
+    return next(i for i, v in enumerate(x) if v > 2), next((v for v in x if v > 50), -1.0)
+
+
+def filtered(x):
+    return list(filter(lambda v: v > 0, x)), len(list(filter(None, x - 3))), sum(filter(None, x))
+
+
+def taken_apart(x):
+    first, *rest = [v for v in x if v > 0]
+    low, *middle, high = sorted(v for v in x if v > 0)
+    a, b = [v for v in x if v > 2][:2]
+    return first, rest, low, middle, high, a, b
+
+
+PROGRAMS = [
+    kept, of_places, of_two_loops, of_rows, counted, by_a_helper, without_doubles, for_its_effect, assigning, in_a_lambda, in_tests,
+    of_an_outside_array, with_errors_where_python_has_them, decided_by_python, first_of_all, filtered, taken_apart,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("x", [UP, MIXED], ids=["up", "mixed"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_comprehension_with_conditions_on_data(program: Callable[..., Any], x: np.ndarray) -> None:
+    check_as_plain(program, x)
+
+
+def test_comprehension_of_as_many_items_as_an_argument_says() -> None:
+    @dsl.jit
+    def primes(n):
+        return [p for p in range(2, n) if all(p % d for d in range(2, p))]
+
+    assert primes(30) == primes.__wrapped__(30)
+    assert primes(2) == []
+
+
+def test_next_without_an_item_raises() -> None:
+    with pytest.raises(StopIteration):
+        dsl.jit(lambda x: next(v for v in x if v > 100))(UP)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (lambda x: _pair([v for v in x if v > 4]), "not enough values to unpack"),
+        (lambda x: _pair([v for v in x if v > 0]), "too many values to unpack"),
+        (lambda x: _start([v for v in x if v > 50]), "expected at least 1, got 0"),
+    ],
+)
+def test_taking_too_few_or_too_many_items_raises(program: Callable[..., Any], message: str) -> None:
+    for run in (program, dsl.jit(program)):
+        with pytest.raises(ValueError, match=message):
+            run(MIXED)
+
+
+def _pair(items):
+    a, b = items
+    return a - b
+
+
+def _start(items):
+    a, *_ = items
+    return a
+
+
+def test_gradient_through_a_comprehension_with_a_condition() -> None:
+    grad = dsl.grad(lambda x: sum(v * v for v in x if v > 0))
+    np.testing.assert_array_equal(grad(MIXED), np.where(MIXED > 0, 2 * MIXED, 0))
