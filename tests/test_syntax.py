@@ -844,6 +844,37 @@ def test_max_of_an_array_compares_as_python_does(x: list[float]) -> None:
     check_as_plain(lambda x: (max(x), min(x), max(x, default=0.0)), np.array(x))
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        2.675,
+        -1.005,
+        0.125,
+        2.5,
+        -0.04,
+        1250.0,
+        60887940348.362206,
+        1e300,
+        math.inf,
+        4.7214916039911016e16,
+    ],
+)
+@pytest.mark.parametrize("digits", [-2, -1, 0, 1, 2, 5, 20])
+def test_round_of_a_python_number_is_the_nearest_decimal(x: float, digits: int) -> None:
+    found = dsl.jit(lambda x: round(x, digits))(x)
+    assert type(found) is float
+    assert repr(found) == repr(round(x, digits))
+
+
+def test_python_numbers_stay_python_numbers() -> None:
+    def numbers(x, n, z):
+        return n in x, 7.0 not in x, n in (1, 2), z.conjugate(), n.conjugate(), round(n, -1)
+
+    check_as_plain(numbers, UP, 3, 1 + 2j)
+    types = [type(item) for item in dsl.jit(numbers)(UP, 3, 1 + 2j)]
+    assert types == [bool, bool, bool, complex, int, int]
+
+
 def test_max_of_rows_or_of_nothing_raises() -> None:
     for run in (max, dsl.jit(lambda x: max(x))):
         with pytest.raises(ValueError, match="truth value"):

@@ -732,9 +732,7 @@ def _compare(name: str, left: Any, right: Any) -> Any:
     if name in _COMPARED:
         return _COMPARED[name](left, right)
     found = _contains(right, left)
-    if name == "In":
-        return found
-    return not found if not isinstance(found, Traced) else _FUNCTIONS["logical_not"](found)
+    return _truth(found) if name == "In" else _negated(found)
 
 
 _METHODS_OF = {

@@ -532,14 +532,24 @@ for _name, _ufunc in _UNARY.items():
 
 
 def _round(self: Traced, digits: int | None = None) -> Any:
-    rounded = _FUNCTIONS["round"](self, digits or 0)
+    if self.kind is Kind.PYTHON and digits is not None:
+        from dsl.frontend.number_methods import rounded
+
+        return rounded(self, digits)
+    nearest = _FUNCTIONS["round"](self, digits or 0)
     return (
-        fresh(cast(read(rounded), I64), Kind.PYTHON)
+        fresh(cast(read(nearest), I64), Kind.PYTHON)
         if digits is None and self.kind is not Kind.ARRAY
-        else rounded
+        else nearest
     )
 
 
+def _conjugate(self: Traced) -> Any:
+    made = _FUNCTIONS["conjugate"](self)
+    return fresh(read(made), Kind.PYTHON) if self.kind is Kind.PYTHON else made
+
+
+Traced.conjugate = _conjugate  # type: ignore[attr-defined]
 Traced.__round__ = _round  # type: ignore[attr-defined]
 
 
