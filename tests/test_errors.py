@@ -179,27 +179,22 @@ def test_a_variable_defined_in_one_branch_only() -> None:
     assert isinstance(error, NameError)
 
 
-def test_a_variable_defined_in_one_branch_is_returned_from_another() -> None:
+def test_a_variable_defined_in_one_branch_is_returned() -> None:
     def f(x):
         if x[0] > 0:
             y = x * 2
-        if x[0] > 1:
-            return y
-        return x
+        return y
 
     refuse(
         f, line(), error=UndefinedError, base=UnboundLocalError, says=["`y`"], at="return y", remedy="y",
     )  # fmt: skip
 
 
-def test_a_variable_defined_in_one_branch_is_assigned_before_a_break() -> None:
+def test_a_variable_defined_in_one_branch_is_assigned() -> None:
     def f(x):
         if x[0] > 0:
             y = x * 2
-        for i in range(3):
-            if x[0] > i - 0.5:
-                z = y
-                break
+        z = y
         return z
 
     refuse(
@@ -211,12 +206,61 @@ def test_a_variable_defined_in_one_branch_is_put_into_a_tuple() -> None:
     def f(x):
         if x[0] > 0:
             y = x * 2
-        if x[0] > 1:
-            return y, x
-        return x, x
+        return y, x
 
     refuse(
         f, line(), error=UndefinedError, base=UnboundLocalError, says=["`y`"], at="return y, x", remedy="y",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [2.0, 1.0, 0.5, -1.0])
+def test_a_variable_defined_in_one_branch_is_read_under_another_condition(first: float) -> None:
+    def returned(x):
+        if x[0] > 0.7:
+            y = x * 2
+        if x[0] > 0:
+            return y
+        return x
+
+    def broken(x):
+        if x[0] > 0.7:
+            y = x * 2
+        for i in range(3):
+            if x[0] > i - 0.5:
+                z = y
+                break
+        else:
+            z = x
+        return z
+
+    def packed(x):
+        if x[0] > 0.7:
+            y = x * 2
+        if x[0] > 0:
+            return y, x
+        return x, x
+
+    for function in (returned, broken, packed):
+        x = np.array([first, 1.0])
+        try:
+            expected = function(x)
+        except UnboundLocalError:
+            with pytest.raises(UnboundLocalError, match="'y'"):
+                dsl.jit(function)(x)
+        else:
+            np.testing.assert_array_equal(dsl.jit(function)(x), expected)
+
+
+def test_a_string_defined_in_one_branch_is_not_printed() -> None:
+    def f(x):
+        if x[0] > 0:
+            name = "positive"
+        if x[0] > 0:
+            print(name)
+        return x
+
+    refuse(
+        f, line(), error=UndefinedError, base=UnboundLocalError, says=["`name`"], at="print(name)", remedy="name",
     )  # fmt: skip
 
 

@@ -875,6 +875,68 @@ def test_python_numbers_stay_python_numbers() -> None:
     assert types == [bool, bool, bool, complex, int, int]
 
 
+def array_of_one_branch(x):
+    if x[0] > 0:
+        y, scale = x * 2, 0.5
+    total = 0.0
+    for _ in range(3):
+        if x[0] > 0:
+            total += y[1] * scale
+    return total
+
+
+def pair_of_one_branch(x):
+    is_up = x.sum() > 0
+    if is_up:
+        low, high = x.min(), x.max()
+        pair = (low, {"high": high})
+    if not is_up:
+        return -1.0
+    return high - low + pair[1]["high"]
+
+
+def last_of_the_trips_before(x):
+    total = 0.0
+    for i in range(len(x)):
+        if x[i] > 0:
+            last = x[i]
+            place = i
+        if i > 1 and x[i] > 2:
+            total += last
+    if (x > 0).any():
+        return total, last, place
+    return None
+
+
+def own_array_of_one_branch(x):
+    if x[0] > 0:
+        y = x.copy()
+    if x[0] > 0:
+        y[0] = 9
+        return y
+    return x
+
+
+def passed_on_by_one_branch(x):
+    if x[0] > 0:
+        y = x.sum()
+    z = 1.0
+    if x.sum() > 3 and x[0] > 0:
+        z = y
+    return z
+
+
+@pytest.mark.parametrize("x", [UP, DOWN, MIXED], ids=["up", "down", "mixed"])
+@pytest.mark.parametrize(
+    "program",
+    [array_of_one_branch, pair_of_one_branch, last_of_the_trips_before, own_array_of_one_branch, passed_on_by_one_branch],
+)  # fmt: skip
+def test_a_variable_of_one_branch_is_read_under_the_same_condition(
+    program: Callable[..., Any], x: np.ndarray
+) -> None:
+    check_as_plain(program, x)
+
+
 def test_max_of_rows_or_of_nothing_raises() -> None:
     for run in (max, dsl.jit(lambda x: max(x))):
         with pytest.raises(ValueError, match="truth value"):

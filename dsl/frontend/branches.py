@@ -143,32 +143,39 @@ def _trace_branch(state: State, before: Snapshot, block: Block, name: str) -> Br
 
 @dataclass
 class Joined:
-    """The joined leaves: the value of each branch, where the result goes, and which results have a flag of definedness."""
+    """The joined leaves: the value of each branch, where the result goes, and which results have a flag of definedness.
+
+    `halves` are those that one branch defines and that may be read under further conditions only.
+    """
 
     pairs: list[tuple[Any, Any, Info]] = field(default_factory=list)
     results: list[Traced] = field(default_factory=list)
     flagged: list[tuple[Traced, Traced, str]] = field(default_factory=list)
+    halves: list[tuple[Traced, str]] = field(default_factory=list)
     lenient: bool = False
 
-    def add(self, a: Any, b: Any, info: Info) -> Traced:
+    def add(self, a: Any, b: Any, info: Info, name: str = "", *, perhaps: bool = False) -> Traced:
+        """Add a leaf; a side that is missing is not asked for, or with `perhaps` has no value."""
         placeholder = Traced.__new__(Traced)
         placeholder.kind, placeholder.views, placeholder._type = info.kind, (), None
         self.pairs.append((a, b, info))
         self.results.append(placeholder)
-        self._add_flag(placeholder, a, b)
+        self._add_flag(placeholder, a, b, name, perhaps)
         return placeholder
 
     def add_perhaps(self, leaf: Any, side: int, name: str) -> Traced:
         """Add a variable that only one branch defines; whether it has a value is known when the program runs."""
         pair: list[Any] = [_BOTTOM, _BOTTOM]
         pair[side] = leaf
-        traced = self.add(pair[0], pair[1], info_of(leaf))
+        traced = self.add(pair[0], pair[1], info_of(leaf), name, perhaps=True)
         if not any(each is traced for each, *_ in self.flagged):
             flag = self.add(side == 0, side == 1, Info(BOOL, (), Kind.PYTHON))
             self.flagged.append((traced, flag, name))
+        if not self.lenient:
+            self.halves.append((traced, name))
         return traced
 
-    def _add_flag(self, traced: Traced, a: Any, b: Any) -> None:
+    def _add_flag(self, traced: Traced, a: Any, b: Any, name: str, perhaps: bool) -> None:
         """A variable that one branch leaves perhaps undefined stays so."""
         known = [
             leaf.storage.defined
@@ -176,15 +183,18 @@ class Joined:
             if isinstance(leaf, Traced) and leaf.storage.defined is not None
         ]
         if known:
-            flags = [_flag_leaf(leaf) for leaf in (a, b)]
+            flags = [_flag_leaf(leaf, not perhaps) for leaf in (a, b)]
             self.flagged.append(
                 (traced, self.add(flags[0], flags[1], Info(BOOL, (), Kind.PYTHON)), known[0][2])
             )
+            half = any(isinstance(leaf, Traced) and leaf.storage.half for leaf in (a, b))
+            if half and name == known[0][2]:  # another variable that got its value had one
+                self.halves.append((traced, known[0][2]))
 
 
-def _flag_leaf(leaf: Any) -> Any:
+def _flag_leaf(leaf: Any, missing: bool) -> Any:
     if not isinstance(leaf, Traced) or leaf.storage.defined is None:
-        return leaf is not _BOTTOM
+        return missing or leaf is not _BOTTOM
     value, scope, _ = leaf.storage.defined
     return Traced(Storage(value, scope), (), Kind.PYTHON)
 
@@ -218,6 +228,8 @@ def _join_branches(
             link_when(traced.storage, outer, leaf, flag.storage.value, parent)
     for traced, flag, name in joined.flagged:
         traced.storage.defined = (flag.storage.value, parent, name)
+    for traced, name in joined.halves:
+        traced.storage.half = _half_defined(name, Undefined(name), [traced], Structure(None)).fail
     objects = [
         installed(before, cell, structure, leaves, _unchanged(before, cell, branches))
         for cell, (structure, leaves) in enumerate(cells)
@@ -253,7 +265,7 @@ def _join_cell(
             return _leaf(optional)
         if name == RESULT:
             return _leaf(_join_results(pair, (a, b), joined))
-        return _leaf(_join_odd(name, pair, (a, b)))
+        return _join_odd(name, pair, (a, b), joined)
     return a, [_join_leaf(name, x, y, joined) for x, y in zip(*pair, strict=True)]
 
 
@@ -415,22 +427,41 @@ def _join_bottom(
 
 
 def _join_odd(
-    name: str, pair: tuple[list[Any], list[Any]], structures: tuple[Structure, Structure]
-) -> Any:
+    name: str,
+    pair: tuple[list[Any], list[Any]],
+    structures: tuple[Structure, Structure],
+    joined: Joined,
+) -> tuple[Structure, list[Any]]:
     """Join cells of different structure: one may be undefined."""
     sides = [
         leaves[0] if s.type is None else None for leaves, s in zip(pair, structures, strict=True)
     ]
     for k in (0, 1):
-        missing = sides[k]
-        if isinstance(missing, Undefined):
-            return _half_defined(name, missing, pair[1 - k], structures[1 - k])
-    return Undefined(
+        missing, leaves, given = sides[k], pair[1 - k], structures[1 - k]
+        if not isinstance(missing, Undefined):
+            continue
+        if _is_plainly(missing) and leaves and all(map(_can_be_missing, leaves)):
+            return given, [joined.add_perhaps(leaf, 1 - k, name) for leaf in leaves]
+        return _leaf(_half_defined(name, missing, leaves, given))
+    different = Undefined(
         name,
         f"is {describe(structures[0])} after one branch of an `if` and {describe(structures[1])} after the other",
         f"give `{name}` the same structure in both branches",
         error=BranchError,
     )
+    return _leaf(different)
+
+
+def _is_plainly(missing: Undefined) -> bool:
+    """Tell whether a variable just has no value yet."""
+    return is_missing(missing) and not missing.reason
+
+
+def _can_be_missing(leaf: Any) -> bool:
+    """Tell whether a leaf can have a value or not: a part of an array, if it were one, would make writes to that array ambiguous."""
+    if not is_traced_array(leaf):
+        return is_numeric(leaf)
+    return not leaf.views and not leaf.storage.ambiguous
 
 
 def _half_defined(
@@ -456,7 +487,9 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
         if isinstance(a, Undefined) and isinstance(b, Undefined):
             return a if a.reason else b
         missing, given = (a, b) if isinstance(a, Undefined) else (b, a)
-        if joined.lenient and is_numeric(given):
+        if (joined.lenient and is_numeric(given)) or (
+            _is_plainly(missing) and _can_be_missing(given)
+        ):
             return joined.add_perhaps(given, 0 if given is a else 1, name)
         return _half_defined(name, missing, [given], Structure(None))
     if is_numeric(a) and is_numeric(b):
@@ -473,7 +506,7 @@ def _join_leaf(name: str, a: Any, b: Any, joined: Joined) -> Any:
         except BranchError as error:
             reason = error.message.removeprefix(f"the variable `{name}` ")
             return Undefined(name, reason, error.remedy, error=BranchError)
-        return joined.add(a, b, info)
+        return joined.add(a, b, info, name)
     if type(a) is type(b) and are_equal(a, b):
         return a
     if name == RESULT:

@@ -275,11 +275,7 @@ def unchecked_value(leaf: Any, info: Info) -> Value:
 
 def contents_of(storage: Storage) -> Value:
     """Read a storage without asking whether its variable is defined."""
-    defined, storage.defined = storage.defined, None
-    try:
-        return storage.get()
-    finally:
-        storage.defined = defined
+    return storage.contents()
 
 
 def is_array(leaf: Any) -> bool:

@@ -801,7 +801,7 @@ class Loop:
                 )
             )
         for storage, held in places:
-            value = storage.get()
+            value = storage.contents()
             for name, here_now in zip(slots, held, strict=True):
                 value = parent.emit("where", here_now, leaves[name].storage.value, value)
             storage.set(value)

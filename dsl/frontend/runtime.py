@@ -451,6 +451,8 @@ class Runtime:
         """A variable that is assigned to another one, or put into a tuple, a list or a dict: it must have a value."""
         if is_missing(value) and value.name != RESULT:
             value.fail()
+        if isinstance(value, Traced) and value.storage.defined is not None:
+            current_scope().check_defined(value.storage)
         return value
 
     def fstring(self, *parts: Any) -> Any:
@@ -857,6 +859,8 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, Undefined):
         fn.fail()
     fn, args = _forwarded_method(fn), tuple(map(forwarded, args))
+    for missing in (a for a in args if is_missing(a)):
+        missing.fail()
     try:
         special = _BUILTINS.get(fn)
     except TypeError:

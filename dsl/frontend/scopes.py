@@ -132,6 +132,7 @@ class Storage:
         "aliases",
         "ambiguous",
         "defined",
+        "half",
         "loc",
         "origin",
         "outside",
@@ -156,6 +157,8 @@ class Storage:
         self.ambiguous: list[weakref.ref[Storage]] = []
         self.aliases: list[Alias] = []
         self.defined: tuple[Value, Scope, str] | None = None
+        # Refuses to read a variable of one branch where no further condition is asked.
+        self.half: Callable[[], Any] | None = None
         self.loc = here()
 
     def get(self) -> Value:
@@ -165,10 +168,13 @@ class Storage:
                 "a tensor of a graph is used outside of `with graph:`", location=here(),
                 remedy="write it inside, or use the array that `session.run` returns for the tensor",
             )  # fmt: skip
-        scope = current_scope()
         if self.defined is not None:
-            scope.check_defined(self)
-        return scope.local(self.value, self.scope, self.loc)
+            current_scope().check_defined(self)
+        return self.contents()
+
+    def contents(self) -> Value:
+        """Return the contents without asking whether the variable that holds them has a value."""
+        return current_scope().local(self.value, self.scope, self.loc)
 
     def set(self, value: Value) -> None:
         """Replace the contents."""
@@ -197,7 +203,7 @@ class Storage:
             chains.follow(len(path))
             link_holds = scope.local(edge.when, edge.scope)
             both = link_holds if same is None else scope.emit("logical_and", same, link_holds)
-            other._replace(scope.emit("where", both, value, other.get()))
+            other._replace(scope.emit("where", both, value, other.contents()))
             other._spread(value, both, [*path, other], chains)
 
     def put(self, value: Value, scope: Scope) -> None:
@@ -352,6 +358,8 @@ class Scope(Builder):
         """Make the program raise if a variable is read that no path has set."""
         assert storage.defined is not None
         flag, owner, name = storage.defined
+        if storage.half is not None and owner is self:
+            storage.half()
         if not self.is_unchecked((storage, storage.version)):
             return
         message = f"cannot access local variable '{name}' where it is not associated with a value"
