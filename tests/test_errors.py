@@ -251,6 +251,78 @@ def test_a_variable_defined_in_one_branch_is_read_under_another_condition(first:
             np.testing.assert_array_equal(dsl.jit(function)(x), expected)
 
 
+def _appends(x):
+    low, high = [], []
+    for v in x:
+        (low if v < 2 else high).append(v)
+    return low, high
+
+
+def _writes(x):
+    a, b = {"n": 1}, {"n": 2}
+    if x[0] > 0:
+        t = a
+    else:
+        t = b
+    t["n"] += 5
+    return a, b
+
+
+def _writes_a_row(x):
+    grid = [[0.0, 0.0], [0.0, 0.0]]
+    for v in x:
+        row = grid[0] if v > 1.5 else grid[1]
+        row[0] += v
+    return grid
+
+
+def _writes_what_has_two_names(x):
+    a = [1.0, 2.0]
+    b = a
+    if x[0] > 0:
+        b = [5.0, 6.0]
+    b[0] = 3.0
+    return a, b
+
+
+@pytest.mark.parametrize("function", [_appends, _writes, _writes_a_row, _writes_what_has_two_names])
+def test_a_list_that_the_data_chooses_is_not_changed(function: Callable[..., Any]) -> None:
+    with pytest.raises(AliasError, match="the data chooses") as caught:
+        dsl.jit(function)(np.array([1.0, 2.0]))
+    assert "copies" in caught.value.remedy
+
+
+def test_a_list_that_the_data_chose_is_not_read_after_a_change_of_another() -> None:
+    def f(x):
+        a, b = [1.0, 2.0], [3.0, 4.0]
+        t = a if x[0] > 0 else b
+        a[0] = 9.0
+        return t[0]
+
+    refuse(
+        f, line(), error=AliasError, base=DslError, says=["after a change"], at="t[0]", remedy="copies",
+    )  # fmt: skip
+
+
+def test_lists_that_branches_make_or_exchange_may_be_changed() -> None:
+    def f(x):
+        t = [x[0], 1.0] if x[0] > 2 else [x[1], 2.0]
+        t[0] = 5.0
+        a, b = [1.0, 2.0], [3.0, 4.0]
+        if x[0] > 2:
+            a, b = b, a
+        a[0] = 7.0
+        c = a if x[1] > 2 else b
+        best = c.copy()
+        if x[1] > 0:
+            best = list(a)
+        best[1] = 8.0
+        return t, a, b, best
+
+    for x in (np.array([1.0, 3.0]), np.array([3.0, -1.0])):
+        assert dsl.jit(f)(x) == f(x)
+
+
 def test_a_string_defined_in_one_branch_is_not_printed() -> None:
     def f(x):
         if x[0] > 0:

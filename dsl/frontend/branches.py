@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import BranchError, DslError
+from dsl.frontend.choices import note_choice
 from dsl.frontend.leaves import (
     Block,
     BranchRaise,
@@ -234,8 +235,22 @@ def _join_branches(
         installed(before, cell, structure, leaves, _unchanged(before, cell, branches))
         for cell, (structure, leaves) in enumerate(cells)
     ]
+    _note_choices(state, before, branches, objects)
     state.commit(objects, before)
     discard(then.scope, other.scope)
+
+
+def _note_choices(
+    state: State, before: Snapshot, branches: list[Branch], objects: list[Any]
+) -> None:
+    """Say which lists and dicts stand for one or another of those that the branches leave in variables."""
+    ends = [b.after.objects for b in branches if not b.raised]
+    new = [k for k, item in enumerate(objects) if item is not before.objects[k]]
+    names = {state.names[k] for k in new}
+    for k in new:
+        sources = [*(each[k] for each in ends), before.objects[k]]
+        twice = any(sum(item is each[k] for item in each) > 1 for each in ends)
+        note_choice(objects[k], sources, names, twice)
 
 
 def _unchanged(before: Snapshot, cell: int, branches: list[Branch]) -> bool:

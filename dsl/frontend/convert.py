@@ -32,7 +32,7 @@ from dsl.frontend.source import FunctionTree, function_tree
 from dsl.frontend.walrus import lower_walrus
 from dsl.ir.location import Location
 
-__all__ = ["convert", "is_converted", "refuse_generator"]
+__all__ = ["MUTATORS", "convert", "is_converted", "is_generated", "refuse_generator"]
 
 RT = "dsl__"
 _converted: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
@@ -43,6 +43,11 @@ _UNTOUCHED_CALLS = {"super", "locals", "globals", "vars"}
 def is_converted(fn: types.FunctionType) -> bool:
     """Tell whether a function is the result of conversion, or was defined inside such a one."""
     return id(fn.__code__) in _generated
+
+
+def is_generated(code: types.CodeType) -> bool:
+    """Tell whether code is the result of conversion."""
+    return id(code) in _generated
 
 
 def convert(fn: types.FunctionType, runtime: Any) -> types.FunctionType:
@@ -241,7 +246,7 @@ def _assigned_by_nested(statements: list[ast.stmt]) -> set[str]:
     return found
 
 
-_MUTATORS = {
+MUTATORS = {
     "add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert", "pop", "popitem", "popleft", "remove",
     "reverse", "rotate", "setdefault", "sort", "update",
 }  # fmt: skip
@@ -258,13 +263,13 @@ def _changed_by_nested(statements: list[ast.stmt]) -> set[str]:
 
 
 def _is_mutator(node: ast.AST) -> TypeGuard[ast.Attribute]:
-    return isinstance(node, ast.Attribute) and node.attr in _MUTATORS
+    return isinstance(node, ast.Attribute) and node.attr in MUTATORS
 
 
 def _changed_name(node: ast.AST) -> list[str]:
     """Return the variable whose container a node changes, as `items.append(x)` and `items[k] = x` do."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        root: ast.expr | None = node.func.value if node.func.attr in _MUTATORS else None
+        root: ast.expr | None = node.func.value if node.func.attr in MUTATORS else None
     else:
         changes = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
         root = node if changes else None  # type: ignore[assignment]
@@ -685,7 +690,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def _callee(self, func: ast.expr) -> ast.expr:
         if isinstance(func, ast.Attribute):
-            visit = self._changed if func.attr in _MUTATORS else self.visit
+            visit = self._changed if func.attr in MUTATORS else self.visit
             made = _runtime("method", visit(func.value), ast.Constant(func.attr))
             return ast.copy_location(made, func)
         return self.visit(func)  # type: ignore[no-any-return]
@@ -757,7 +762,7 @@ class _Rewriter(ast.NodeTransformer):
         made = ast.copy_location(_thunk(visit(node)), node)
         near = self.locals | self.outer_locals | self.borrowed | set().union(*self.comprehension)
         names = sorted(n for n in (read | self.changed) & near if not n.startswith("dsl__"))
-        if pure or not names:
+        if not names or (pure and not isinstance(node, (ast.Name, ast.Subscript, ast.Attribute))):
             return made
         reads = ast.Tuple([_thunk(_load(n)) for n in names], ast.Load())
         return ast.copy_location(_runtime("changing", made, _strings(names), reads), node)

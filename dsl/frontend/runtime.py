@@ -25,7 +25,8 @@ import numpy as np
 from dsl.errors import ConversionError, NonConcreteError, SourceError, UnsupportedError
 from dsl.frontend import formatting, indexing, looping, loops, ufuncs
 from dsl.frontend.branches import RESULT, if_, is_missing
-from dsl.frontend.convert import convert, is_converted
+from dsl.frontend.choices import note_change, note_reading
+from dsl.frontend.convert import MUTATORS, convert, is_converted
 from dsl.frontend.leaves import TRUTH, BranchRaise, predicate, the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.lists import TracedList
@@ -170,6 +171,7 @@ class Runtime:
     def method(self, obj: Any, name: str) -> Any:
         """What is called: a method, perhaps that of a `deque`, for which a list may stand, or what a property returns."""
         held = forwarded(obj)
+        (note_change if name in MUTATORS else note_reading)(held)
         if name in _OF_DEQUES and isinstance(held, (list, TracedList)):
             return functools.partial(_OF_DEQUES[name], held)
         if isinstance(getattr(type(obj), name, None), (property, functools.cached_property)):
@@ -195,6 +197,7 @@ class Runtime:
     def setattr(self, obj: Any, name: str, value: Any) -> None:
         """Assign an attribute; regions remember the old value."""
         trace = current_trace()
+        note_change(obj)
         if (
             trace is not None
             and not hasattr(obj, "__dataclass_fields__")
@@ -215,6 +218,7 @@ class Runtime:
         obj, key = forwarded(unwrap(obj)), unwrap(key)
         if isinstance(obj, Traced):
             return obj[_as_arrays(key)]
+        note_reading(obj)
         if isinstance(obj, np.ndarray):
             return lift(obj)[_as_arrays(key)]
         if (obj is np.mgrid or obj is np.ogrid) and has_traced(_bounds(key)):
@@ -240,6 +244,7 @@ class Runtime:
     def setitem(self, obj: Any, key: Any, value: Any) -> None:
         """`obj[key] = value`."""
         obj = forwarded(obj)
+        note_change(obj)
         if isinstance(obj, np.ndarray) and current_trace() is not None:
             obj = lift(obj)
         if isinstance(obj, Traced):
@@ -266,6 +271,7 @@ class Runtime:
     def aug(self, target: Any, op: str, value: Any) -> Any:
         """`target op= value`, returning what the target becomes."""
         target, value = forwarded(target), forwarded(value)
+        note_change(target)
         own = _own(target, f"__i{_BINARY[op][1]}__")
         if own is not None:
             return call(own, target, value)
@@ -405,6 +411,7 @@ class Runtime:
     # -- statements ------------------------------------------------------------------------------------------------
 
     def for_(self, iterable: Any, *args: Any) -> None:
+        note_reading(forwarded(iterable))
         looping.for_(_watched(iterable), *args)
 
     def assert_(self, test: Callable[[], Any], message: Callable[[], Any] | None) -> None:
@@ -453,6 +460,7 @@ class Runtime:
             value.fail()
         if isinstance(value, Traced) and value.storage.defined is not None:
             current_scope().check_defined(value.storage)
+        note_reading(forwarded(value))
         return value
 
     def fstring(self, *parts: Any) -> Any:
@@ -859,8 +867,10 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, Undefined):
         fn.fail()
     fn, args = _forwarded_method(fn), tuple(map(forwarded, args))
-    for missing in (a for a in args if is_missing(a)):
-        missing.fail()
+    for argument in args:
+        note_reading(argument)
+        if is_missing(argument):
+            argument.fail()
     try:
         special = _BUILTINS.get(fn)
     except TypeError:

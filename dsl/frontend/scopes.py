@@ -449,6 +449,10 @@ class Trace:
             tuple[int, str], tuple[Any, Any]
         ] = {}  # attributes that branches disagreed about
         self.deques: dict[int, Any] = {}  # lists that stand for a `deque`
+        # Containers that the data chose, those it chose from with what it made of them, and those of which such a one was changed.
+        self.chosen: dict[int, Any] = {}
+        self.chosen_from: dict[int, tuple[Any, list[Any]]] = {}
+        self.stale: dict[int, Any] = {}
 
     def adopt(self, resource: Any) -> str:
         """Return the name under which nodes refer to a variable or queue."""

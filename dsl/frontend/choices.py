@@ -1,0 +1,96 @@
+"""Lists and dicts between which the data chooses.
+
+After `t = a if c else b` the variable `t` holds a new list, with the items of the one or the other: what is changed in it does not
+reach `a` or `b`. So such a change is refused, and so is reading `t` after a change of `a` or `b`, while anything else may refer to
+the lists that were chosen from.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from dsl.errors import AliasError
+from dsl.frontend.convert import is_generated
+from dsl.frontend.lists import TracedList
+from dsl.frontend.scopes import current_trace, here
+from dsl.frontend.trees import OBJECTS, forwarded
+
+__all__ = ["note_change", "note_choice", "note_reading"]
+
+
+def note_choice(new: Any, sources: list[Any], names: set[str], twice: bool) -> None:
+    """Remember that a variable holds a new container in the place of one of these, if some of them have other names.
+
+    `names` are the variables that get new containers, and `twice` says that two of them hold the same one after a branch.
+    """
+    trace = current_trace()
+    kinds = (list, dict, TracedList)
+    if trace is None or not isinstance(new, kinds) or any(new is item for item in sources):
+        return
+    known = {id(part) for item in _variables(names) for part in _containers(item)}
+    made = list(_containers(new))
+    for source in sources:
+        parts = list(_containers(source))
+        if twice or any(id(part) in known for part in parts):
+            trace.chosen.update({id(part): part for part in made})
+            for part in parts:
+                trace.chosen_from.setdefault(id(part), (part, []))[1].append(new)
+
+
+def note_change(item: Any) -> None:
+    """Refuse to change a container that was chosen; reading it is refused from now on if one is changed that it was chosen from."""
+    trace = current_trace()
+    if trace is None or not (trace.chosen or trace.chosen_from):
+        return
+    if id(item) in trace.chosen:
+        _refuse("this changes a list or dict between which and another one the data chooses")
+    for new in trace.chosen_from.get(id(item), (None, []))[1]:
+        trace.stale.update({id(part): part for part in _containers(new)})
+
+
+def note_reading(item: Any) -> None:
+    """Refuse to read a container that was chosen from others of which one has been changed since."""
+    trace = current_trace()
+    if trace is not None and id(item) in trace.stale:
+        _refuse(
+            "this reads a list or dict that the data chose, after a change of those it was chosen from"
+        )
+
+
+def _refuse(message: str) -> None:
+    raise AliasError(
+        message,
+        location=here(),
+        remedy="change it in the branches, where it has one name, or choose between copies (`a.copy() if ... else b.copy()`)",
+    )
+
+
+def _variables(names: set[str]) -> Iterator[Any]:
+    """Yield what the variables of the functions that are being traced hold, apart from those of some names."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if is_generated(frame.f_code):
+            for own, item in frame.f_locals.items():
+                if own not in names and not own.startswith("dsl__"):
+                    yield item
+        frame = frame.f_back
+
+
+def _containers(item: Any) -> Iterator[Any]:
+    """Yield the containers in a tree, itself included."""
+    item = forwarded(item)
+    if isinstance(item, TracedList):
+        yield item
+        return
+    if isinstance(item, (list, dict)):
+        yield item
+    if isinstance(item, (list, tuple, dict)):
+        parts: Any = item.values() if isinstance(item, dict) else item
+    elif hasattr(type(item), "__dataclass_fields__") or OBJECTS[0].is_made(item):
+        parts = list(vars(item).values()) if hasattr(item, "__dict__") else []
+    else:
+        return
+    for part in parts:
+        yield from _containers(part)
