@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import linecache
@@ -321,6 +322,73 @@ def test_lists_that_branches_make_or_exchange_may_be_changed() -> None:
 
     for x in (np.array([1.0, 3.0]), np.array([3.0, -1.0])):
         assert dsl.jit(f)(x) == f(x)
+
+
+def _adds(x):
+    seen = set()
+    if x[0] > 0:
+        seen.add(1)
+    return len(seen)
+
+
+def _adds_perhaps(x):
+    seen = {1, 2}
+    x[0] > 0 and seen.discard(1)
+    return len(seen)
+
+
+def _counts(x):
+    counts = collections.Counter()
+    for v in x:
+        if v > 0:
+            counts["up"] += 1
+    return counts["up"]
+
+
+def _fills(x):
+    flags = bytearray(3)
+    if x[0] > 0:
+        flags[0] = 7
+    return flags[0]
+
+
+class _Visits:
+    def __init__(self):
+        self.seen = set()
+
+    def visit(self, k):
+        self.seen.add(k)
+
+
+def _visits(x):
+    visits = _Visits()
+    if x[0] > 0:
+        visits.visit(1)
+    return len(visits.seen)
+
+
+@pytest.mark.parametrize("function", [_adds, _adds_perhaps, _counts, _fills, _visits])
+def test_a_set_does_not_change_where_the_data_decides(function: Callable[..., Any]) -> None:
+    with pytest.raises(BranchError, match="changes in a branch or loop that the data decides"):
+        dsl.jit(function)(np.array([1.0, -2.0]))
+
+
+def test_sets_of_a_branch_or_loop_change_in_it() -> None:
+    def f(x):
+        total, seen = 0.0, set()
+        for k in range(3):
+            seen.add(k)
+        for v in x:
+            own = set()
+            own.add(1)
+            if v > 0:
+                inner = {4}
+                inner.add(5)
+                total += len(inner)
+            total += len(own) * len(seen)
+        return total
+
+    assert dsl.jit(f)(np.array([1.0, -2.0])) == f(np.array([1.0, -2.0]))
 
 
 def test_a_string_defined_in_one_branch_is_not_printed() -> None:

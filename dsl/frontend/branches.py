@@ -139,6 +139,7 @@ def _trace_branch(state: State, before: Snapshot, block: Block, name: str) -> Br
         contents = scope.suspend()
     state.restore(before)
     state.put_back_others(scope)
+    before.refuse_changes()
     return Branch(scope, after, contents, raised)
 
 

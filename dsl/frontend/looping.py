@@ -230,6 +230,7 @@ class Loop:
                 replaced = [s for s in scope.replaced if s not in self.plan.storages]
                 contents = scope.suspend()
         self.state.restore(self.before)
+        self.before.refuse_changes()
         if (
             self.state.adopt_attributes(scope)
             or as_trees(self.before, [after])

@@ -22,7 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import ConversionError, NonConcreteError, SourceError, UnsupportedError
+from dsl.errors import (
+    BranchError,
+    ConversionError,
+    NonConcreteError,
+    SourceError,
+    UnsupportedError,
+)
 from dsl.frontend import formatting, indexing, looping, loops, ufuncs
 from dsl.frontend.branches import RESULT, if_, is_missing
 from dsl.frontend.choices import note_change, note_reading
@@ -38,6 +44,7 @@ from dsl.frontend.state import (
     Undefined,
     held_by,
     is_mutable,
+    is_opaque,
     open_attribute,
     put_in_place,
     undefined_attribute,
@@ -162,6 +169,8 @@ class Runtime:
         """Read an attribute in order to change the list or dict that it holds; regions remember what was in it."""
         trace = current_trace()
         held = getattr(obj, name, None)
+        if trace is not None and is_opaque(held) and len(trace.scopes) > 1:
+            _refuse_opaque(obj, name, held)
         is_tree = hasattr(obj, "__dataclass_fields__") or was_made_here(obj)
         mine = is_mutable(held) and not is_tree and not OBJECTS[0].is_made(held)
         if trace is not None and mine and (len(trace.scopes) > 1 or id(obj) in trace.outside):
@@ -472,6 +481,16 @@ class Runtime:
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as traced code calls it."""
         return call(fn, *args, **kwargs)
+
+
+def _refuse_opaque(obj: Any, name: str, held: Any) -> None:
+    """Refuse to change a set, or its like, of an object from outside in a branch or loop, which would not be undone."""
+    if not was_made_here(obj):
+        raise BranchError(
+            f"the {type(held).__name__} `{name}` changes in a branch or loop that the data decides",
+            location=here(),
+            remedy="use a list, a dict with all its keys, or an array of flags",
+        )
 
 
 def _attribute(obj: Any, name: str) -> Any:

@@ -6,6 +6,8 @@ lists, dicts and other trees. Contents of traced arrays are not here: scopes kee
 
 from __future__ import annotations
 
+import collections
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import DslError, UndefinedError
+from dsl.errors import BranchError, DslError, UndefinedError
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
@@ -25,6 +27,7 @@ __all__ = [
     "Undefined",
     "is_mutable",
     "is_numeric",
+    "is_opaque",
     "put_in_place",
     "refill",
     "set_attribute",
@@ -99,11 +102,43 @@ class Snapshot:
     structures: list[Structure]
     leaves: list[list[Any]]
     objects_then: list[Any] = field(default_factory=list)
+    opaque: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    def refuse_changes(self) -> None:
+        """Put back sets and their like, which are not followed, and refuse if they have changed since this moment."""
+        for name, item, contents in self.opaque:
+            if _items_of(item) == _items_of(contents):
+                continue
+            _refill_opaque(item, contents)
+            raise BranchError(
+                f"the {type(item).__name__} `{name}` changes in a branch or loop that the data decides",
+                location=here(),
+                remedy="use a list, a dict with all its keys, or an array of flags",
+            )
 
     def forget(self) -> None:
         """Let go of the objects, so that what nothing else refers to disappears."""
         self.objects.clear()
         self.leaves.clear()
+
+
+_OPAQUE = (set, bytearray, collections.deque, collections.Counter)
+
+
+def is_opaque(item: Any) -> bool:
+    """Tell whether an object is a container whose contents are not followed through branches and loops."""
+    return isinstance(item, _OPAQUE)
+
+
+def _items_of(item: Any) -> list[Any]:
+    """Return what tells the contents of a container: its items are not compared, since they may be traced."""
+    parts = [part for pair in item.items() for part in pair] if isinstance(item, dict) else item
+    return list(item) if isinstance(item, bytearray) else list(map(id, parts))
+
+
+def _refill_opaque(item: Any, contents: Any) -> None:
+    item.clear()
+    (item.extend if isinstance(item, (bytearray, collections.deque)) else item.update)(contents)
 
 
 class State:
@@ -201,7 +236,15 @@ class State:
         ]
         pairs = [flatten(item) for item in objects]
         then = [list(item) if type(item) is list else item for item in objects]
-        return Snapshot(objects, [s for _, s in pairs], [leaves for leaves, _ in pairs], then)
+        named = zip(self.names, pairs, strict=True)
+        opaque = [
+            (name, leaf, copy.copy(leaf))
+            for name, (leaves, _) in named
+            for leaf in leaves
+            if is_opaque(leaf)
+        ]
+        structures, leaves = [s for _, s in pairs], [leaves for leaves, _ in pairs]
+        return Snapshot(objects, structures, leaves, then, opaque)
 
     def is_as(self, before: Snapshot) -> bool:
         """Tell whether the cells hold what they held, apart from variables that were assigned another object."""
