@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -275,3 +276,17 @@ def test_gradient_through_a_comprehension_over_masked_items() -> None:
         return sum([v**3 for v in x[x > 0]])
 
     np.testing.assert_allclose(dsl.grad(loss)(SOME), np.where(SOME > 0, 3 * SOME**2, 0))
+
+
+def test_deque_is_rotated() -> None:
+    def turned(x):
+        some, all_of_them = collections.deque(), collections.deque([1.0, x[0], 3.0])
+        for v in x:
+            if v > 0:
+                some.append(v)
+        some.rotate(1)
+        all_of_them.rotate(-4)
+        return list(some), list(all_of_them)
+
+    check_as_plain(turned, SOME)
+    check_as_plain(turned, NONE)

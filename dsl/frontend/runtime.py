@@ -1153,7 +1153,16 @@ _OF_DEQUES: dict[str, Callable[..., Any]] = {
     "popleft": lambda items: items.pop(0),
     "appendleft": lambda items, item: items.insert(0, item),
     "extendleft": lambda items, more: [items.insert(0, item) for item in more] and None,
+    "rotate": lambda items, steps=1: _rotate(items, steps),
 }
+
+
+def _rotate(items: Any, steps: Any) -> None:
+    if isinstance(items, TracedList):
+        items.columns = [_FUNCTIONS["roll"](column, steps, axis=0) for column in items.columns]
+    elif items:
+        at = -operator.index(steps) % len(items)
+        items[:] = items[at:] + items[:at]
 
 
 def _sort_list(items: list[Any], **how: Any) -> None:
