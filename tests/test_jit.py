@@ -488,6 +488,24 @@ def test_recursion_through_the_compiled_name() -> None:
     assert power(2.0, 5) == 32.0
 
 
+def test_a_recursion_that_sizes_end_is_soon_given_up_for_symbolic_sizes() -> None:
+    levels: list[int] = []
+
+    @dsl.jit
+    def total(x):
+        levels.append(1)
+        if len(x) < 3:
+            return x.sum()
+        return total(x[::2]) + total(x[1::2])
+
+    assert total(np.ones(4)) == 4
+    levels.clear()
+    assert total(np.ones(9)) == 9
+    assert "calls itself without end" in total.explain()
+    assert len(levels) < 40
+    assert total(np.ones(17)) == 17
+
+
 def test_threads_call_one_function() -> None:
     f = dsl.jit(loop)
     want = {n: loop(line(n), n) for n in range(1, 9)}

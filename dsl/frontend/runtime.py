@@ -1014,6 +1014,14 @@ def _scipy_ufunc(fn: np.ufunc) -> Callable[..., Any] | None:
 
 
 def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
+    trace = current_trace()
+    if trace is not None and trace.trial and _is_users(fn):
+        with trace.calling(fn):
+            return _run_function(fn, args, kwargs)
+    return _run_function(fn, args, kwargs)
+
+
+def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     if is_converted(fn) or not _is_users(fn):
         _refuse_random(fn)
         if (

@@ -49,6 +49,7 @@ _OWN = Path(sys.modules["dsl"].__file__ or "").parent
 _LIBRARIES = tuple(f"{path}{os.sep}" for path in (_OWN, _NUMPY, _NUMPY.parent / "scipy"))
 _LIBRARIES += ("<dsl ",)  # what dsl writes itself, such as the code that unpacks arguments
 _STANDARD = str(Path(os.__file__).parent) + os.sep
+_DEEPEST = 16
 # By id, since hashing a code object reads all of it; `_positions` keeps the code alive.
 _locations: dict[tuple[int, int], Location] = {}
 _positions: dict[int, tuple[Any, list[Any]]] = {}
@@ -453,6 +454,10 @@ class Trace:
         self.chosen: dict[int, Any] = {}
         self.chosen_from: dict[int, tuple[Any, list[Any]]] = {}
         self.stale: dict[int, Any] = {}
+        self.trial = False  # for sizes that are symbols; if it fails, those of the call are taken
+        self._calls: dict[
+            Any, list[int]
+        ] = {}  # numbers of scopes around calls of a function, of a trial
 
     def adopt(self, resource: Any) -> str:
         """Return the name under which nodes refer to a variable or queue."""
@@ -489,6 +494,25 @@ class Trace:
     def embedded(self, array: np.ndarray) -> Any:
         """Return the handle of an array that code uses as a constant, or None to put its numbers into the graph."""
         return None
+
+    @contextmanager
+    def calling(self, fn: Any) -> Iterator[None]:
+        """Raise RecursionError, in a trial, for a function inside itself that each time stands in one more undecided block.
+
+        With the sizes of the call the recursion may end, so this needs no patience. Python's limit is some sixty levels away,
+        through which sizes that are made from sizes become long: a multigrid cycle took 12 s to get there.
+        """
+        depths = self._calls.setdefault(fn.__code__, [])
+        if not depths or len(self.scopes) > depths[-1]:
+            depths.append(len(self.scopes))
+            try:
+                if len(depths) > _DEEPEST:
+                    raise RecursionError
+                yield
+            finally:
+                depths.pop()
+        else:
+            yield
 
     @contextmanager
     def resumed(self, scope: Scope, contents: dict[Storage, Value]) -> Iterator[Scope]:

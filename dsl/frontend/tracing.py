@@ -311,6 +311,7 @@ def trace_call(
     """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes."""
     refuse_generator(fn)
     trace = Trace(name)
+    trace.trial = pattern is not None
     with tracing(trace):
         handles, inputs = _make_inputs(trace, arguments, pattern)
         tree = unflatten(arguments.structure, handles)

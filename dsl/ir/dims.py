@@ -88,12 +88,16 @@ def _order(factor: Factor) -> tuple[int, int, str]:
 class Dim:
     """A dim with at least one symbol. Immutable; compares by normal form."""
 
-    __slots__ = ("_hash", "terms")
+    # Sizes made from sizes, level by level, hold one another: what would be found anew through all levels is kept.
+    __slots__ = ("_bound", "_hash", "_symbols", "_text", "terms")
     terms: Terms
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self._hash = hash(terms)
+        self._text: str | None = None
+        self._symbols: tuple[Dim, ...] | None = None
+        self._bound: tuple[int | None] | None = None
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Dim) and self.terms == other.terms)
@@ -140,11 +144,13 @@ class Dim:
         raise TypeError(f"the size {self} is known only at run time")
 
     def __str__(self) -> str:
-        parts = [_term_text(factors, scale) for factors, scale in self.terms]
-        return reduce(
-            lambda text, part: f"{text} - {part[1:]}" if part[0] == "-" else f"{text} + {part}",
-            parts,
-        )
+        if self._text is None:
+            parts = [_term_text(factors, scale) for factors, scale in self.terms]
+            self._text = reduce(
+                lambda text, part: f"{text} - {part[1:]}" if part[0] == "-" else f"{text} + {part}",
+                parts,
+            )
+        return self._text
 
     __repr__ = __str__
 
@@ -237,6 +243,12 @@ def lower_bound(dim: DimLike) -> int | None:
     """Return a number that `dim` is never below, or None when none is known."""
     if isinstance(dim, int):
         return dim
+    if dim._bound is None:
+        dim._bound = (_sum_bound(dim),)
+    return dim._bound[0]
+
+
+def _sum_bound(dim: Dim) -> int | None:
     total = 0
     for factors, scale in dim.terms:
         bounds = [_factor_bound(f) for f in factors]
@@ -299,17 +311,21 @@ def dim_min(lhs: DimLike, rhs: DimLike) -> DimLike:
 
 def symbols_of(*dims: DimLike) -> list[Dim]:
     """Return the symbols in `dims`, each once, in order of first appearance."""
-    found: dict[Dim, None] = {}
-    for dim in dims:
-        for factors, _ in _terms(dim):
-            for factor in factors:
-                inner = (
-                    [Dim((((factor,), 1),))]
-                    if isinstance(factor, _Name)
-                    else symbols_of(factor.lhs, factor.rhs)
-                )
-                found.update(dict.fromkeys(inner))
-    return list(found)
+    return list(dict.fromkeys(s for dim in dims if isinstance(dim, Dim) for s in _symbols(dim)))
+
+
+def _symbols(dim: Dim) -> tuple[Dim, ...]:
+    if dim._symbols is None:
+        found: dict[Dim, None] = {}
+        for factor in itertools.chain.from_iterable(factors for factors, _ in dim.terms):
+            inner = (
+                [Dim((((factor,), 1),))]
+                if isinstance(factor, _Name)
+                else symbols_of(factor.lhs, factor.rhs)
+            )
+            found.update(dict.fromkeys(inner))
+        dim._symbols = tuple(found)
+    return dim._symbols
 
 
 def substitute(dim: DimLike, values: Mapping[Dim, DimLike]) -> DimLike:
