@@ -301,6 +301,32 @@ def test_a_deque_is_not_returned() -> None:
         dsl.jit(lambda x: deque([x]))(np.ones(2))
 
 
+RANGES = [
+    lambda n, x: np.array(range(n)) * 2,
+    lambda n, x: np.meshgrid(range(n), range(1, n)),
+    lambda n, x: np.sum(range(n)),
+    lambda n, x: sum(range(1, n), 3),
+    lambda n, x: x[range(n)],
+    lambda n, x: x[:n] + range(n),
+    lambda n, x: range(n) - x[:n],
+    lambda n, x: np.concatenate([x, range(n, 0, -1)]),
+    lambda n, x: np.repeat(range(n), 2),
+    lambda n, x: [v in range(n) for v in (0, 2, 3, 2.5, -1)],
+    lambda n, x: [v in range(n, 0, -2) for v in (0, 1, 2, 3, 4, 5)],
+    lambda n, x: x[1] not in range(1, n, 2),
+]
+
+
+@pytest.mark.parametrize("fn", RANGES)
+def test_ranges_whose_ends_are_arguments_are_arrays_where_numpy_makes_them_so(fn: Any) -> None:
+    compiled = dsl.jit(fn)
+    for n in (3, 4, 5):
+        want, got = fn(n, np.arange(8.0)), compiled(n, np.arange(8.0))
+        assert type(got) is type(want)
+        np.testing.assert_equal(got, want)
+    assert compiled.cache_info().entries == 1
+
+
 def test_membership_of_a_long_range() -> None:
     def program(n):
         return n in range(10**5), n in range(9, 0, -2), n not in range(0)

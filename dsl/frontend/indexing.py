@@ -239,8 +239,8 @@ def _item(k: Any) -> Any:
     if isinstance(k, (list, np.ndarray)):
         array = lift(np.asarray(k) if _plain(k) else k)
         k = array if array.size != 0 or array.dtype.kind in "biu" else array.astype(np.int64)
-    if isinstance(k, range):
-        k = lift(np.array(k))
+    if isinstance(k, range) or hasattr(type(k), "dsl_traced"):
+        k = lift(k)
     if isinstance(k, Traced):
         if k.dtype == BOOL and k.ndim == 0:
             _refuse_bool()

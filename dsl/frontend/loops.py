@@ -14,7 +14,17 @@ import numpy as np
 from dsl.errors import LoopTypeError, NonConcreteError
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_scope, here
-from dsl.frontend.traced import Kind, Traced, as_dim, cast, concrete, fresh, lift, read
+from dsl.frontend.traced import (
+    _FUNCTIONS,
+    Kind,
+    Traced,
+    as_dim,
+    cast,
+    concrete,
+    fresh,
+    lift,
+    read,
+)
 from dsl.frontend.trees import forwarded
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Value
@@ -101,6 +111,18 @@ class Span:
         message = "range object index out of range"
         b.node("assert", values, {"message": message, "error": "IndexError"})
         return self.start + fresh(place, Kind.PYTHON) * self.step
+
+    def dsl_traced(self) -> Traced:
+        """The array that NumPy makes of it."""
+        return _FUNCTIONS["arange"](self.start, self.stop, self.step)  # type: ignore[no-any-return]
+
+    def has(self, item: Any) -> Any:
+        """`item in range(...)`, of a step that is known."""
+        low, high = (self.start, self.stop) if self.step > 0 else (self.stop + 1, self.start + 1)
+        inside = (item >= low) & (item < high)
+        if abs(self.step) == 1 and lift(item).dtype.kind in "biu":
+            return inside
+        return inside & ((item - self.start) % self.step == 0)
 
     def reverse(self) -> Span:
         last = (

@@ -58,6 +58,7 @@ from dsl.frontend.traced import (
     concrete,
     constant,
     fresh,
+    is_number,
     lift,
     read,
     size_number,
@@ -515,6 +516,8 @@ def _binary(op: str, left: Any, right: Any) -> Any:
                 return result
     if op == "Mult" and type(left) is list and isinstance(right, Traced):
         return sequences().repeated(left, right)
+    if isinstance(left, loops.Span) or isinstance(right, loops.Span):
+        left, right = _as_arrays(left), _as_arrays(right)
     return plain(left, right)
 
 
@@ -862,6 +865,8 @@ def _contains(items: Any, item: Any) -> Any:
         low, high = sorted((items[0], items[-1]))
         inside = _compare("GtE", item, low) & _compare("LtE", item, high)
         return inside & _compare("Eq", (item - low) % abs(items.step), 0)
+    if isinstance(items, loops.Span) and isinstance(items.step, int) and is_number(item):
+        return items.has(item)
     if isinstance(items, Traced):
         return _FUNCTIONS["any"](items == item)
     if isinstance(items, TracedList):
@@ -1338,10 +1343,12 @@ def _as_array(items: Any) -> Any:
 
 
 def _as_arrays(item: Any) -> Any:
-    """Return traced lists, also in tuples and lists, as the arrays that NumPy makes of them."""
+    """Return traced lists and ranges, also in tuples and lists, as the arrays that NumPy makes of them."""
     item = forwarded(item)
     if isinstance(item, TracedList):
         return item.array()
+    if isinstance(item, loops.Span):
+        return item.dsl_traced()
     if type(item) in (tuple, list) and any(map(_holds_list, item)):
         return type(item)(map(_as_arrays, item))
     return item
@@ -1349,7 +1356,7 @@ def _as_arrays(item: Any) -> Any:
 
 def _holds_list(item: Any) -> bool:
     item = forwarded(item)
-    return isinstance(item, TracedList) or (
+    return isinstance(item, (TracedList, loops.Span)) or (
         type(item) in (tuple, list) and any(map(_holds_list, item))
     )
 
@@ -1446,6 +1453,9 @@ def _abs(x: Any) -> Any:
 
 
 def _sum(items: Any, start: Any = 0) -> Any:
+    if isinstance(items, loops.Span):
+        total = fresh(read(_FUNCTIONS["sum"](items.dsl_traced())), Kind.PYTHON)
+        return _binary("Add", start, total)
     kind, items = _kind_of_items(items), _as_array(items)
     if isinstance(items, Traced) and items.ndim == 1:
         total = _FUNCTIONS["sum"](items, dtype=_binary("Add", start, items[:0]).dtype)

@@ -507,7 +507,8 @@ def _inplace(ufunc: np.ufunc) -> Callable[[Traced, Any], Any]:
 
 
 def _is_operand(other: Any) -> bool:
-    return isinstance(other, (Traced, int, float, complex, np.ndarray, np.generic, list, tuple))
+    plain = (int, float, complex, np.ndarray, np.generic, list, tuple, range)
+    return isinstance(other, (Traced, *plain))
 
 
 _BINARY = {

@@ -116,7 +116,7 @@ def apply(
         np.asarray(x) if isinstance(x, (list, tuple)) and not _has_traced(x) else x for x in inputs
     )
     inputs = tuple(
-        lift(x) if isinstance(x, (list, tuple)) else _without_subclass(x) for x in inputs
+        lift(x) if isinstance(x, (list, tuple, range)) else _without_subclass(x) for x in inputs
     )
     loop = resolve(ufunc, inputs, dtype)
     decided = _out_of_range(ufunc, inputs, loop)
