@@ -687,3 +687,17 @@ def test_random_sizes(name: str, data: st.DataObject) -> None:
         return
     programs.check_same(found[1], expected[1], "result")
     programs.check_same(mine, plain, "arguments")
+
+
+@pytest.mark.parametrize("axis", [0, 1, None, (0, 1)])
+@pytest.mark.parametrize("shift", [0, 1, -2, 7, -100])
+def test_rolls_of_symbolic_sizes_are_two_parts_not_gathers(shift: int, axis: Any) -> None:
+    compiled = dsl.jit(lambda x: np.roll(x, shift, axis), dynamic=True)
+    for shape in ((3, 4), (2, 5), (7, 7), (100, 3)):
+        x = np.arange(np.prod(shape)).reshape(shape)
+        np.testing.assert_array_equal(compiled(x), np.roll(x, shift, axis))
+        assert "gather" not in compiled.ir(x)
+    rolled = dsl.jit(lambda x: np.roll(x[x > 3], 1))
+    for size in (3, 5, 9):
+        x = np.arange(size)
+        np.testing.assert_array_equal(rolled(x), np.roll(x[x > 3], 1))

@@ -44,7 +44,7 @@ from dsl.frontend.traced import (
     read,
     supported_dtype,
 )
-from dsl.ir.dims import DimLike
+from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.types import I64, size_of
 
 Array = Any
@@ -422,12 +422,23 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
 def _roll_along(x: Array, shift: Any, axis: int) -> Array:
     length = dims_of(x)[axis]
     known = concrete(shift) if isinstance(shift, Traced) else shift
-    if known is None or is_symbolic(length):
+    amount = None if known is None else _rolled_by(int(known), length)
+    if amount is None:
         count = np.maximum(number(length), 1)
         return gather_axis(x, (counter(length) - shift) % count, axis)
-    amount = int(known) % length if length else 0
-    if amount == 0:
+    if isinstance(amount, int) and amount == 0:
         return x.copy()
     return concatenate(
         [box(x, axis, length - amount, amount), box(x, axis, 0, length - amount)], axis
     )
+
+
+def _rolled_by(shift: int, length: DimLike) -> DimLike | None:
+    """Return how many elements come in at the front; None if an axis of unknown size may have none."""
+    if isinstance(length, int):
+        return shift % length if length else 0
+    least = lower_bound(length) or 0
+    if least == 0:
+        return None if shift else 0
+    left = abs(shift) if abs(shift) <= least else abs(shift) % length
+    return left if shift >= 0 else length - left
