@@ -1219,3 +1219,19 @@ def test_region_reads_an_array_whose_size_is_a_sum_of_sizes_that_the_data_decide
         for x in (np.array([1.0, 2.0, 1.5]), np.array([-1.0, -2.0, 1.5, 3.0])):
             args = x, np.array([1, 2])
             check_same(compiled(*args), function(*args), "result")
+
+
+def test_elements_at_known_places_are_loads_in_a_loop_that_looks_seldom_for_the_keyboard() -> None:
+    def filtered(x, b):
+        y = np.zeros_like(x)
+        for i in range(1, len(x)):
+            if x[i] > 0:
+                y[i] = b[0] * x[i] + b[1] * y[i - 1]
+        return y
+
+    args = np.random.default_rng(0).normal(size=50), np.array([0.5, 0.25])
+    compiled = dsl.jit(filtered)
+    np.testing.assert_allclose(compiled(*args), filtered(*args))
+    assert compiled.ir(*args, stage="kernels").count("kernel for") == 1
+    large = np.zeros(100_000), args[1]
+    assert "65536" in compiled.ir(*large, stage="llvm")

@@ -318,6 +318,48 @@ def test_a_guard_that_overflows_does_not_replace_the_check() -> None:
     check_error(guarded_sum, X, np.int64(2**63 - 1))
 
 
+def larger_before(x):
+    count = 0
+    for i in range(1, len(x)):
+        j = i - 1
+        while j >= 0 and x[j] > x[i]:
+            count += 1
+            j -= 1
+    return count
+
+
+def inside_or_zero(x, i, j):
+    if (i >= 0 and i < len(x) and x[i] > 0) and not (j < 0 or j >= len(x) or x[j] < 0):
+        return x[i] * x[j]
+    return 0.0
+
+
+def either(x, i):
+    if i >= 0 or x[i] > 2:
+        return x[i]
+    return 0.0
+
+
+def test_what_a_short_circuit_guards_is_not_checked_again() -> None:
+    values = np.random.default_rng(0).random(20)
+    for function, args in (
+        (larger_before, (values,)),
+        (inside_or_zero, (values, np.int64(3), np.int64(19))),
+    ):
+        check_value(function, *args)
+        compiled = dsl.jit(function, dynamic=True)
+        compiled(*args)
+        assert "uge" not in compiled.ir(*args, stage="llvm")
+    for i, j in ((-1, 2), (20, 2), (2, -1), (2, 20)):
+        check_value(inside_or_zero, values, np.int64(i), np.int64(j))
+
+
+def test_an_or_guards_nothing_where_it_holds() -> None:
+    check_value(either, X, np.int64(-2))
+    check_error(either, X, np.int64(6))
+    check_error(either, X, np.int64(-7))
+
+
 # -- shapes and sizes known when the program runs -------------------------------------------------------------------------
 
 

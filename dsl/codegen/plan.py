@@ -209,7 +209,7 @@ class _Planner:
             replaced = kind == "update" and reader.inputs[0] is value
             return replaced or (value in reader.inputs[2:] and bool(value.shape))
         if kind == "scalar":
-            return True
+            return not self.is_view(value)
         if reader.op.name == "gather":
             return reader.inputs[0] is value and not self.is_view(value)
         return False

@@ -155,6 +155,8 @@ class Ranges:
         elif name in ("logical_or", "bitwise_or") and not holds:
             for operand in node.inputs:
                 self.assume_condition(operand, False)
+        elif name == "cond":
+            self._assume_choice(node, node.outputs.index(value), holds)
         elif name in _COMPARISONS and all(
             v.dtype.kind in "iu" and not v.shape for v in node.inputs
         ):
@@ -163,6 +165,19 @@ class Ranges:
                 return
             for number in _COMPARISONS[name](a, b, holds):
                 self.assume(number)
+
+    def _assume_choice(self, node: ir.Node, k: int, holds: bool) -> None:
+        """Python's `a and b`, where `b` must not be computed unless `a` holds, is a branch: if it holds, both do."""
+        predicate, *operands = node.inputs
+        for side, other in ((0, 1), (1, 0)):
+            taken, left = node.regions[side], node.regions[other]
+            if _truth(left, left.results[k], node, taken_if=other == 0) is not (not holds):
+                continue
+            for param, operand in zip(taken.params, operands, strict=True):
+                if isinstance(operand.type, TensorType) and operand.dtype.kind in "iu":
+                    self.forms.setdefault(param, self.form(operand))
+            self.assume_condition(predicate, side == 0)
+            self.assume_condition(taken.results[k], holds)
 
     def bounds(self, atom: Atom, low: bool) -> Iterator[Linear]:
         extra = self.facts.get(atom, ([], []))
@@ -181,6 +196,14 @@ class Ranges:
             self.is_natural(rest + bound.times(scale), depth + 1)
             for bound in itertools.islice(self.bounds(atom, scale > 0), 4)
         )
+
+
+def _truth(graph: ir.Graph, value: ir.Value, node: ir.Node, taken_if: bool) -> bool | None:
+    """Return what a result of a branch is if that is known: a constant, or the number that decided for the branch."""
+    if value in graph.params:
+        decides = node.inputs[1 + graph.params.index(value)] is node.inputs[0]
+        return taken_if if decides else None
+    return bool(value.node.attrs["value"].array) if value.node.op.name == "const" else None
 
 
 def _add(r: Ranges, node: ir.Node) -> Linear:
