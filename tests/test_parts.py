@@ -251,3 +251,50 @@ def test_what_is_looked_up_and_written_lies_apart_from_a_copy_of_the_array() -> 
         np.add.at(z, at, w[there] * (1.0 + step))
         expected += y * z.sum() + z[::-1] * y.max()
     np.testing.assert_allclose(f(x, w, at, there), expected, rtol=1e-12, atol=1e-12)
+
+
+def behind_the_pivot(a):
+    for k in range(len(a) - 1):
+        a[k + 1 :, k] /= a[k, k]
+        a[k + 1 :, k + 1 :] -= np.outer(a[k + 1 :, k], a[k, k + 1 :])
+
+
+def before_the_row(a):
+    for k in range(1, len(a)):
+        a[:k] += 0.1 * a[k]
+
+
+def with_the_pivot(a):
+    for k in range(len(a) - 1):
+        a[k:, k:] -= 0.1 * np.outer(a[k:, k], a[k, k:])
+
+
+def up_to_the_row(a):
+    for k in range(1, len(a)):
+        a[: k + 1] += 0.1 * a[k]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", [behind_the_pivot, before_the_row])
+def test_parts_apart_from_what_is_read_are_written_at_once(program: Program, dynamic: bool) -> None:
+    compiled = dsl.jit(program, dynamic=dynamic)
+    for size in (5, 8):
+        want, got = numbers(size, size), numbers(size, size)
+        program(want)
+        compiled(got)
+        np.testing.assert_allclose(got, want)
+    if program is behind_the_pivot:
+        report = str(compiled.lower(numbers(8, 8)).memory_report())
+        assert "overlapping" not in report
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", [with_the_pivot, up_to_the_row])
+def test_parts_that_hold_what_is_read_are_computed_first(program: Program, dynamic: bool) -> None:
+    compiled = dsl.jit(program, dynamic=dynamic)
+    for size in (5, 8):
+        want, got = numbers(size, size), numbers(size, size)
+        program(want)
+        compiled(got)
+        np.testing.assert_allclose(got, want)
+    assert "overlapping" in str(compiled.lower(numbers(8, 8)).memory_report())

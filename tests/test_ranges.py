@@ -148,3 +148,48 @@ def test_derivatives_of_a_convolution() -> None:
             slope = (convolution(*args[0]) - convolution(*args[1])) / 2e-6
             np.testing.assert_allclose(got[place], slope, rtol=1e-5)
     assert "d" not in dsl.jit(dsl.grad(convolution)).ir(kernel, image, stage="kernels").split()
+
+
+def remaining(x):
+    total = 0.0
+    for i in range(len(x)):
+        total = total + x[i + 1 :].sum() * x[:i].sum()
+    return total
+
+
+def remaining_backwards(x):
+    total = 0.0
+    for i in range(len(x) - 1, -1, -1):
+        total = total + x[i + 1 :].sum() * x[:i].sum()
+    return total
+
+
+def remaining_by_twos(x):
+    total = 0.0
+    for i in range(len(x) - 1, 0, -2):
+        total = total + x[i - 1 :].sum()
+    return total
+
+
+@pytest.mark.parametrize("function", [remaining, remaining_backwards, remaining_by_twos])
+def test_bounds_that_lie_in_the_axis_are_not_clamped(function) -> None:
+    jitted = dsl.jit(function, dynamic=True)
+    for length in (12, 13, 2, 3):
+        x = np.arange(1.0, length + 1)
+        np.testing.assert_allclose(jitted(x), function(x))
+    if function is not remaining_by_twos:
+        text = jitted.ir(np.arange(12.0), stage="traced")
+        assert "where" not in text
+        assert "minimum" not in text
+
+
+@pytest.mark.parametrize("ends", [(9, -1, -2), (9, 0, -3), (0, 9, 4), (5, 5, -1), (2, 7, -1)])
+def test_trips_of_ranges_whose_ends_are_traced(ends) -> None:
+    def visited(start, stop, seen):
+        for i in range(start, stop, ends[2]):
+            seen[i] += 1
+        return seen
+
+    want = visited(*ends[:2], np.zeros(12, int))
+    got = dsl.jit(visited)(*ends[:2], np.zeros(12, int))
+    np.testing.assert_array_equal(got, want)

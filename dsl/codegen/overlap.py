@@ -1,8 +1,8 @@
 """Whether a write into part of an array disturbs what is computed from the array meanwhile.
 
 Each read of the array is compared with the place that is written for the same point. A read of that very place is
-harmless, and so is one of another row: where an index of the two does not move with the loops, and the one is surely
-greater than the other. Indices are compared as sums of what is known about integers (`ranges`).
+harmless, and so is one of another row: where on some axis all that is read lies before, or behind, all that is written.
+Indices are compared as sums of what is known about integers (`ranges`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ def clashes(
     for read in reads_of(e):
         if not _shares_memory(region, read, x):
             continue
-        if read.value is not x or read in again or written is None:
+        if read.value is not x or written is None:
             return True
-        if not places.are_same(read.index, written) and not places.are_apart(read.index, written):
+        if places.are_apart(read.index, written):
+            continue
+        if read in again or not places.are_same(read.index, written):
             return True
     return False
 
@@ -72,10 +74,21 @@ class _Places:
     def are_apart(self, read: Index, written: Index) -> bool:
         """Tell whether no point reads where some point writes: on some axis all lie before, or all after."""
         return any(
-            self.is_positive(self.gap(a, b)) or self.is_positive(self.gap(b, a))
-            for a, b in zip(read, written, strict=True)
-            if not a.terms and not b.terms
+            self.is_before(a, b) or self.is_before(b, a) for a, b in zip(read, written, strict=True)
         )
+
+    def is_before(self, a: Affine, b: Affine) -> bool:
+        """Tell whether the last place of one index is surely before the first of the other."""
+        last, first = self.end(a, last=True), self.end(b, last=False)
+        return last is not None and first is not None and self.is_positive(first - last)
+
+    def end(self, a: Affine, *, last: bool) -> Linear | None:
+        """Return the first or the last place to which the loops take an index; None if nobody knows."""
+        total = self.fixed(a)
+        for var, scale in a.terms:
+            if total is not None and (scale > 0) is last:
+                total = total + (self.ranges.size(var.extent) + -1).times(scale)
+        return total
 
     def is_positive(self, number: Linear | None) -> bool:
         return number is not None and self.ranges.is_natural(number + -1)

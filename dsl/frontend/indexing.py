@@ -471,7 +471,8 @@ def _symbolic_slice(
         return None
     if step > 0 and start is not None and _sign(start) == 1:
         low = start  # beyond the end there is nothing, wherever that starts: `x[3:]` and `x[:-3]` have one length
-    length = dim_max(high - low if step > 0 else low - high, 0)
+    whole = start is None and stop is None
+    length = dim if whole else dim_max(high - low if step > 0 else low - high, 0)
     return low, length if abs(step) == 1 else (length + abs(step) - 1) // abs(step), step
 
 
@@ -514,8 +515,9 @@ def _dynamic_slice(item: slice, axis: int, dim: DimLike) -> DynamicSliced | Step
     low_limit, high_limit = (
         (zero, n) if step > 0 else (b.constant(-1, I64), b.emit("subtract", n, one))
     )
-    low = _clamp(item.start, n, low_limit, high_limit, low_limit if step > 0 else high_limit)
-    high = _clamp(item.stop, n, low_limit, high_limit, high_limit if step > 0 else low_limit)
+    most = dim if step > 0 else dim - 1
+    low = _clamp(item.start, n, low_limit, high_limit, low_limit if step > 0 else high_limit, most)
+    high = _clamp(item.stop, n, low_limit, high_limit, high_limit if step > 0 else low_limit, most)
     gap = b.emit("subtract", high, low) if step > 0 else b.emit("subtract", low, high)
     if abs(step) != 1:
         gap = b.emit(
@@ -523,6 +525,7 @@ def _dynamic_slice(item: slice, axis: int, dim: DimLike) -> DynamicSliced | Step
             b.emit("add", gap, b.constant(abs(step) - 1, I64)),
             b.constant(abs(step), I64),
         )
+    # A size of its own, even where it is surely not negative: `n - i` would have to be proved so wherever it is used.
     length = b.emit("maximum", gap, zero)
     return DynamicSliced(axis, (low, b), b.as_dim(length), step)
 
@@ -570,16 +573,22 @@ def _stepped_slice(item: slice, step: Traced, axis: int, dim: DimLike) -> Steppe
     return Stepped(axis, (low, b), (stride, b), b.as_dim(length))
 
 
-def _clamp(bound: Any, n: Value, low: Value, high: Value, default: Value) -> Value:
+def _clamp(
+    bound: Any, n: Value, low: Value, high: Value, default: Value, most: DimLike | None = None
+) -> Value:
+    """Clamp a bound as Python does, as far as it may need it; `most` is `high` as a size."""
     bound = _bound(bound)
     if bound is None:
         return default
     b = current_scope()
     value = cast(read(lift(bound)), I64)
-    if not (isinstance(bound, int) and bound >= 0):
+    known = range_of(b, value)
+    if known is None or not is_at_most(0, known.low):
         wrapped = b.emit("add", value, n)
         value = b.emit("where", b.emit("less", value, b.constant(0, I64)), wrapped, value)
-    return b.emit("minimum", b.emit("maximum", value, low), high)
+        return b.emit("minimum", b.emit("maximum", value, low), high)
+    within = most is not None and is_at_most(known.high, most)
+    return value if within else b.emit("minimum", value, high)
 
 
 # -- advanced indexing ---------------------------------------------------------------------------------------------

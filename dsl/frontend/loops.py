@@ -83,11 +83,12 @@ class Span:
     def trips(self) -> DimLike | Traced:
         if all(isinstance(x, int) for x in (self.start, self.stop, self.step)):
             return len(range(self.start, self.stop, self.step))
-        step, gap = self.step, self.stop - self.start
-        if isinstance(step, int) and step == 1:
-            count = gap
+        step = self.step
+        if not isinstance(step, int):
+            count = -((self.start - self.stop) // step)
         else:
-            count = -((-gap) // step)
+            way, size = self.stop - self.start if step > 0 else self.start - self.stop, abs(step)
+            count = way if size == 1 else (way + (size - 1)) // size
         return _at_least_zero(lift(count))
 
     def item(self, trip: Traced) -> Any:
