@@ -112,6 +112,30 @@ def pairs(m, i, j):
     return m[i, j]
 
 
+def taken_of_zeros(i):
+    return np.zeros(3)[i]
+
+
+def taken_and_summed_of_ones(i):
+    return np.ones((3, 3))[i, i].sum()
+
+
+def row_of_zeros(i):
+    return np.zeros((3, 2))[i]
+
+
+def taken_of_one_row(x, i):
+    return x[None][i]
+
+
+def taken_of_flattened(m, i):
+    return m.reshape(-1)[i]
+
+
+def taken_of_repeated(x, i):
+    return np.broadcast_to(x, (3,))[i].sum()
+
+
 def rows(m, i):
     return m[i].sum(axis=1)
 
@@ -230,6 +254,13 @@ OUT_OF_BOUNDS = [
     (taken_of_both, (X[:5], X, np.array([0, 5]))),
     (pairs, (M, np.array([0, 3, 9]), np.array([0, 5, 0]))),
     (pairs, (M, np.array([0, 3, 1]), np.array([0, -4, 0]))),
+    (taken_of_zeros, (np.array([0, 9]),)),
+    (taken_of_zeros, (np.array([0, -4]),)),
+    (taken_and_summed_of_ones, (np.array([0, 9]),)),
+    (row_of_zeros, (3,)),
+    (taken_of_one_row, (X, np.array([0, 1]))),
+    (taken_of_flattened, (M[:1, :1], np.array([0, 2]))),
+    (taken_of_repeated, (X[:1], np.array([0, 3]))),
     (rows, (M, np.array([0, 4]))),
     (columns, (M, np.array([[0], [3]]))),
     (set_taken, (X, np.array([0, 6]))),

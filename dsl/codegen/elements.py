@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dsl.codegen.expressions import Affine, Expression, Pool
+from dsl.codegen.expressions import Affine, Expression, Pool, walk
 from dsl.errors import InternalError
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Node, Value
@@ -232,7 +232,23 @@ def _index_shape(indices: Sequence[Value], rank: int) -> tuple[DimLike, ...]:
 
 def _gather(e: Elements, node: Node, index: Index) -> Expression:
     x, *indices = node.inputs
-    return e.at(x, gathered_index(e, node, x, indices, index))
+    places = gathered_index(e, node, x, indices, index)
+    found = e.at(x, places)
+    if e.materialised(x) and splat(x) is None:
+        return found
+    return _with_checks(e, found, places, x.shape)
+
+
+def _with_checks(
+    e: Elements, found: Expression, places: Index, shape: Sequence[DimLike]
+) -> Expression:
+    """Have the indices checked also where the element is the same at every place, so that none of them is in it."""
+    inside = set(walk(found))
+    for place, dim in zip(places, shape, strict=True):
+        lost = [item for item, _ in place.extra if item.kind == "checked" and item not in inside]
+        if lost:
+            found = e.pool.select(e.pool.inside(place, 0, dim), found, found)
+    return found
 
 
 # -- pieces: both sides are computed, the one that does not apply at a harmless place -------------------------------------
