@@ -253,7 +253,8 @@ def support_page() -> str:
 _SUPPORT_INTRODUCTION = """{count} functions. They work on NumPy arrays at once and inside compiled functions as dataflow. Inside compiled
 functions `np.name(...)` and `dsl.numpy.name(...)` are the same, likewise `np.linalg` and `np.fft`. A NumPy function that is not
 listed is refused inside compiled functions, with the name of the nearest that is. All are compiled to [machine code](native-code.md);
-the [ops](ops.md) that they are made of say how, and which can be differentiated."""
+the [ops](ops.md) that they are made of say how, and which can be differentiated. Functions of `np.polynomial`, `np.roots`, `np.poly`
+and `np.polydiv`, which are plain Python, are traced as a function of your own is."""
 
 
 def _functions(namespace: str) -> list[tuple[str, Callable[..., Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -666,3 +667,43 @@ def test_methods_of_python_numbers() -> None:
     for n in (1, 2, 255, 256, 2**53 + 1, 2**62 - 1, 2**62, -(2**63 - 1)):
         check_as_plain(program, n, 0.5)
     check_as_plain(program, 6, 3.0)
+
+
+class Signed:
+    def __init__(self, x):
+        if x.sum() > 0:
+            self.size = x
+        else:
+            self.size = -x
+
+    def doubled(self):
+        return 2 * self.size
+
+
+class Inherits(Signed):
+    pass
+
+
+class Abstract(abc.ABC):
+    def __init__(self, x):
+        self.size = x if x.sum() > 0 else -x
+
+    @abc.abstractmethod
+    def doubled(self): ...
+
+
+class Concrete(Abstract):
+    def doubled(self):
+        return 2 * self.size
+
+
+@pytest.mark.parametrize("kind", [Signed, Inherits, Concrete])
+def test_initialisers_may_be_inherited_and_branch_on_data(kind: Any) -> None:
+    def program(x):
+        made = kind(x)
+        while made.size[0] < 4:
+            made = kind(made.doubled())
+        return made.size
+
+    check_as_plain(program, np.ones(3))
+    check_as_plain(program, -np.ones(3))

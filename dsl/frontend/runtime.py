@@ -17,6 +17,7 @@ import math
 import operator
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,7 @@ from dsl.frontend.convert import MUTATORS, convert, is_converted
 from dsl.frontend.leaves import TRUTH, BranchRaise, predicate, the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.lists import TracedList
-from dsl.frontend.objects import is_plain_class, note_made, was_made_here
+from dsl.frontend.objects import is_plain_class, is_plain_type, note_made, was_made_here
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.regions import emit_raise, trying
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
@@ -926,6 +927,8 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         if fn in CREATORS or has_traced(args) or has_traced(kwargs) or _has_array(args):
             return meaning(*args, **kwargs)
         return _adopt(fn(*args, **kwargs))
+    if _is_polynomial(getattr(fn, "__wrapped__", None)):
+        fn = fn.__wrapped__
     if isinstance(fn, types.FunctionType):
         return _call_function(fn, args, kwargs)
     if isinstance(fn, types.MethodType) and not isinstance(fn.__self__, Traced):
@@ -1027,7 +1030,7 @@ def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
 
 
 def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
-    if is_converted(fn) or not _is_users(fn):
+    if is_converted(fn) or not _is_traced_code(fn, (*args, *kwargs.values())):
         _refuse_random(fn)
         if (
             not is_converted(fn)
@@ -1108,6 +1111,12 @@ def _is_users(fn: types.FunctionType) -> bool:
     return root not in _NOT_CONVERTED
 
 
+def _is_polynomial(fn: Any) -> bool:
+    """Tell whether `fn` is one of NumPy's polynomials: plain Python over arrays, which traces as a user's functions do."""
+    module = getattr(fn, "__module__", None) or ""
+    return module.startswith(("numpy.polynomial.", "numpy.lib._polynomial_impl"))
+
+
 def _refuse_random(fn: Any) -> None:
     module = getattr(fn, "__module__", None) or ""
     if module.startswith(("numpy.random", "random")) and current_trace() is not None:
@@ -1137,10 +1146,10 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
         return lift(args[0]).astype(cls) if args else cls()
     if current_trace() is not None and _is_plain_dataclass(cls):
         return _construct_dataclass(cls, args, kwargs)
-    init = cls.__dict__.get("__init__")
+    init: Any = getattr(cls, "__init__")  # noqa: B009
     new: Any = cls.__new__
-    plain = type(cls) is type and new is object.__new__ and not hasattr(cls, "__dataclass_fields__")
-    if not plain or not isinstance(init, types.FunctionType) or not _is_users(init):
+    is_open = is_plain_type(cls) and new is object.__new__ and not _is_dataclass(cls)
+    if not is_open or not isinstance(init, types.FunctionType) or not _is_traced_code(init, args):
         return cls(*args, **kwargs)
     try:
         made = converted(init)
@@ -1151,6 +1160,14 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
         note_made(obj)
     made(obj, *args, **kwargs)
     return obj
+
+
+def _is_dataclass(cls: type) -> bool:
+    return hasattr(cls, "__dataclass_fields__")
+
+
+def _is_traced_code(fn: types.FunctionType, args: Any) -> bool:
+    return _is_users(fn) or (_is_polynomial(fn) and has_traced(args))
 
 
 def _as_list(args: Any) -> Any:
@@ -1249,7 +1266,7 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     if inner is not None:
         return inner(fn, args, kwargs)
     method = getattr(type(fn), "__call__", None)  # noqa: B004
-    if isinstance(method, types.FunctionType) and _is_users(method):
+    if isinstance(method, types.FunctionType) and (_is_users(method) or _is_polynomial(method)):
         return call(method, fn, *args, **kwargs)
     if isinstance(fn, np.vectorize) and (has_traced(args) or has_traced(kwargs)):
         from dsl.frontend import folds
@@ -1603,6 +1620,22 @@ def _str(*args: Any, **kwargs: Any) -> Any:
     return text_of(args[0]) if len(args) == 1 and not kwargs else str(*args, **kwargs)
 
 
+def _poly1d(c_or_r: Any, r: bool = False, variable: str | None = None) -> Any:
+    """Make a polynomial; traced coefficients keep their leading zeros, since how many there are is not known."""
+    if not has_traced(c_or_r) or isinstance(c_or_r, np.poly1d):
+        return np.poly1d(c_or_r, r, variable)
+    made: Any = object.__new__(np.poly1d)
+    vars(made)["coeffs"] = np.atleast_1d(call(np.poly, c_or_r) if r else lift(c_or_r))
+    made._variable = "x" if variable is None else variable
+    return made
+
+
+def _warn(*args: Any, **kwargs: Any) -> None:
+    """Warn while tracing, unless the data decides: whether a branch is taken is not known yet."""
+    if current_scope().parent is None:
+        warnings.warn(*args, **kwargs)
+
+
 def _divmod(a: Any, b: Any) -> Any:
     return (a // b, a % b) if has_traced((a, b)) else divmod(a, b)
 
@@ -1615,7 +1648,8 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
     builtins.next: _next,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
-    builtins.list: _list, builtins.format: _format,
+    builtins.list: _list, builtins.format: _format, warnings.warn: _warn,
+    np.poly1d: _poly1d,
     builtins.divmod: _divmod, builtins.str: _str, builtins.repr: lambda x: text_of(x, by_repr=True),
     np.ndindex: lambda *s: loops.NdIndex(tuple(s[0]) if len(s) == 1 and isinstance(s[0], tuple) else s),
     np.ndenumerate: lambda x: _ndenumerate(x),

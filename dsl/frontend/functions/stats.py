@@ -36,7 +36,7 @@ from dsl.frontend.functions.shape import atleast_1d, moveaxis
 from dsl.frontend.library import implements
 from dsl.frontend.runtime import call as call_user
 from dsl.frontend.scopes import current_scope, here
-from dsl.frontend.traced import emit, fresh, lift, read, wrap
+from dsl.frontend.traced import Traced, emit, fresh, lift, read, wrap
 from dsl.ir.dims import DimLike
 from dsl.ir.types import size_of
 
@@ -286,10 +286,6 @@ def polyfit(
         raise ShapeError("expected deg >= 0", location=here())
     if at.ndim != 1:
         raise TypeRuleError("expected 1D vector for x", location=here())
-    if full or cov:
-        raise TypeRuleError(
-            "polyfit with full= or cov= is not supported on traced values", location=here()
-        )
     lhs, rhs = vander(at, order), values
     if w is not None:
         weights = array_of(w) + 0.0
@@ -297,8 +293,27 @@ def polyfit(
         rhs = rhs * (weights[:, None] if rhs.ndim == 2 else weights)
     limit = number(dims_of(at)[0]) * float(np.finfo(at.dtype).eps) if rcond is None else rcond
     scale = np.sqrt((lhs * lhs).sum(axis=0))
-    found = np.linalg.lstsq(lhs / scale, rhs, limit)[0]
-    return (found.T / scale).T
+    found, residuals, rank, singular = np.linalg.lstsq(lhs / scale, rhs, limit)
+    fit = (found.T / scale).T
+    if full:
+        return fit, residuals, rank, singular, limit
+    return (fit, _fit_covariance(lhs / scale, scale, residuals, rhs, cov)) if cov else fit
+
+
+def _fit_covariance(lhs: Any, scale: Any, residuals: Any, rhs: Any, cov: Any) -> Any:
+    """Return the covariance of the coefficients; "unscaled" leaves out the spread of the residuals."""
+    base = np.linalg.inv(lhs.T @ lhs) / np.outer(scale, scale)
+    count, order = lhs.shape
+    factor = 1
+    if not (isinstance(cov, str) and cov == "unscaled"):
+        if not isinstance(count, Traced) and count <= order:
+            text = (
+                "the number of data points must exceed order to scale the covariance matrix, which "
+                'cov="unscaled" does not'
+            )
+            raise ShapeError(text, location=here())
+        factor = residuals / (count - order)
+    return base * factor if rhs.ndim == 1 else base[:, :, None] * factor
 
 
 # -- functions along axes ------------------------------------------------------------------------------------------
