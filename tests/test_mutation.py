@@ -981,3 +981,78 @@ def test_arrays_that_many_branches_swap_are_refused_at_once() -> None:
 
     with pytest.raises(dsl.errors.AliasError, match="too many arrays may be the same memory"):
         f(np.arange(6.0))
+
+
+# -- flat, boolean scalars, parts of numbers ---------------------------------------------------------
+
+
+def write_flat(x):
+    x.flat[1] = 50.0
+    x.flat[2:4] = 7.0
+    x.flat[[0, -1]] = [8.0, 9.0]
+    taken = x.flat[:3]
+    taken[0] = -1.0
+    return taken
+
+
+def fill_flat(x):
+    x.flat[::2] = [1.0, 2.0, 3.0]
+    x.T.flat[0] += 1.0
+
+
+def assign_flat(x):
+    x.flat = [1.0, 2.0, 3.0]
+
+
+LAYOUTS = {
+    "rows": square(),
+    "columns": np.asfortranarray(square()),
+    "transposed": square().T,
+    "strided": np.arange(64.0).reshape(8, 8)[::2, ::-2],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("program", [write_flat, fill_flat, assign_flat])
+def test_flat_writes_to_arrays_of_every_layout(program: Function, layout: str) -> None:
+    want, got = LAYOUTS[layout].copy(order="K"), LAYOUTS[layout].copy(order="K")
+    np.testing.assert_array_equal(dsl.jit(program)(got), program(want))
+    np.testing.assert_array_equal(got, want)
+
+
+def zero_where_negative(x):
+    x[x < 0] = 0.0
+    x[x > 5] *= 2.0
+    return x[x > 1]
+
+
+@pytest.mark.parametrize("number", [-3.0, 3.0, 7.0])
+def test_masks_of_arrays_without_axes(number: float) -> None:
+    check_as_plain(zero_where_negative, np.array(number))
+    check_as_plain(zero_where_negative, np.array([number, 6.0]))
+
+
+def test_boolean_scalars_are_masks_of_new_axes() -> None:
+    def program(x, flag):
+        some, none, row = x[flag], x[~flag], x[1, flag, :2]
+        x[flag, 0] = 5.0
+        return some, none, row, x[True, [0, 2]], x[None, flag]
+
+    check_as_plain(program, square(), np.bool_(True))
+    check_as_plain(program, square(), np.bool_(False))
+
+
+def test_imaginary_part_of_reals_cannot_be_set() -> None:
+    def program(x):
+        x.imag = 1.0
+
+    with pytest.raises(TypeError, match="array does not have imaginary part to set"):
+        dsl.jit(program)(np.ones(3))
+
+
+def test_conj_of_reals_is_the_array_itself() -> None:
+    def program(x, flags):
+        x.conj()[0] = 5.0
+        return flags.conj()
+
+    check_as_plain(program, np.ones(3), np.array([True, False]))

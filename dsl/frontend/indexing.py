@@ -7,7 +7,7 @@ is a `where`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ def getitem(x: Traced, key: Any) -> Any:
         view = _chain(x, chosen.views)
         return fresh(read(view), Kind.SCALAR)
     if not chosen.axes:
-        if x.kind is not Kind.ARRAY:
+        if x.kind is not Kind.ARRAY or _has_index_array(key):
             return fresh(read(_chain(x, chosen.views)), Kind.ARRAY)
         return _chain(x, chosen.views)
     base = read(_chain(x, chosen.views))
@@ -75,6 +75,14 @@ def getitem(x: Traced, key: Any) -> Any:
     indices = _index_values(chosen)
     value = b.emit("gather", base, *indices, axes=chosen.axes)
     return wrap(_move_out(value, chosen, indices))
+
+
+def _has_index_array(key: Any) -> bool:
+    """Tell whether an index is an array without axes, for which NumPy makes a copy, not a view as for a number."""
+    keys = key if isinstance(key, tuple) else (key,)
+    return any(
+        isinstance(k, np.ndarray) or (isinstance(k, Traced) and k.kind is Kind.ARRAY) for k in keys
+    )
 
 
 def setitem(x: Traced, key: Any, value: Any) -> None:
@@ -224,16 +232,37 @@ def _text(shape: Shape) -> str:
 def select(x: Traced, key: Any) -> Selection:
     """Take the subscript `key` of `x` apart."""
     items = _expand(x, [_item(k) for k in (key if isinstance(key, tuple) else (key,))])
+    if any(map(_is_flag, items)):
+        return _flagged(x, items)
     if any(isinstance(i, Traced) and i.ndim > 0 for i in items):
         return _advanced(x, items)
     return _basic(x, items)
+
+
+def _is_flag(item: Any) -> bool:
+    return isinstance(item, Traced) and item.dtype == BOOL and item.ndim == 0
+
+
+def _flagged(x: Traced, items: list[Any]) -> Selection:
+    """A subscript with boolean scalars: each is the mask of a new axis of size 1."""
+    shape: list[DimLike] = []
+    masked: list[Any] = []
+    axis = 0
+    for item in items:
+        width = 0 if item is Ellipsis else _width(item)
+        shape += [1] if _is_flag(item) else x.type.shape[axis : axis + width]
+        masked.append(item.reshape(1) if _is_flag(item) else item)
+        axis += width
+    opened = Reshaped(tuple(shape))
+    found = _advanced(_chain(x, [opened]), masked)
+    return replace(found, views=[opened, *found.views], mask=None)
 
 
 def _item(k: Any) -> Any:
     if k is None or k is Ellipsis or isinstance(k, slice):
         return k
     if isinstance(k, (bool, np.bool_)):
-        _refuse_bool()
+        return lift(np.bool_(k))
     if isinstance(k, (int, np.integer)):
         return int(k)
     if isinstance(k, (list, np.ndarray)):
@@ -242,8 +271,8 @@ def _item(k: Any) -> Any:
     if isinstance(k, range) or hasattr(type(k), "dsl_traced"):
         k = lift(k)
     if isinstance(k, Traced):
-        if k.dtype == BOOL and k.ndim == 0:
-            _refuse_bool()
+        if _is_flag(k):
+            return k
         if k.dtype.kind not in "iub" and k.ndim == 0:
             raise IndexTypeError(
                 "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid indices",
@@ -266,14 +295,6 @@ def _item(k: Any) -> Any:
 def _plain(k: Any) -> bool:
     return not isinstance(k, list) or not any(
         isinstance(i, Traced) or (isinstance(i, list) and not _plain(i)) for i in k
-    )
-
-
-def _refuse_bool() -> Any:
-    raise UnsupportedError(
-        "a boolean scalar as a subscript is not supported",
-        location=here(),
-        remedy="use `np.where` or `if`",
     )
 
 

@@ -555,7 +555,15 @@ def _glued(obj: Any, key: Any) -> Any:
     if any(isinstance(k, str) for k in keys):
         raise UnsupportedError("np.r_ with a string", location=here(), remedy="use np.concatenate")
     parts = [_glued_part(k) for k in keys]
+    dtype = _FUNCTIONS["result_type"](
+        *(k if _is_number(k) else p for k, p in zip(keys, parts, strict=True))
+    )
+    parts = [part.astype(dtype) for part in parts]
     return _FUNCTIONS["concatenate"](parts) if obj is np.r_ else _FUNCTIONS["column_stack"](parts)
+
+
+def _is_number(k: Any) -> bool:
+    return isinstance(k, (int, float, complex)) or (isinstance(k, Traced) and k.kind is Kind.PYTHON)
 
 
 def _glued_part(k: Any) -> Any:
@@ -869,7 +877,7 @@ def _contains(items: Any, item: Any) -> Any:
     if isinstance(items, loops.Span) and isinstance(items.step, int) and is_number(item):
         return items.has(item)
     if isinstance(items, Traced):
-        return _FUNCTIONS["any"](items == item)
+        return fresh(read(_FUNCTIONS["any"](items == item)), Kind.PYTHON)
     if isinstance(items, TracedList):
         return items.has(item)
     if isinstance(item, Traced) and isinstance(items, (list, tuple, set, frozenset, range)):

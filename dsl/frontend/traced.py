@@ -26,7 +26,7 @@ from dsl.errors import (
 )
 from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here, may_alias
 from dsl.frontend.strides import contiguous, is_contiguous, is_copied, reshaped, viewed
-from dsl.frontend.views import Bitcast, Part, Raveled, Reshaped, Transposed, View
+from dsl.frontend.views import Bitcast, Part, Raveled, Recast, Reshaped, Transposed, View
 from dsl.ir.dims import Dim, DimLike
 from dsl.ir.graph import Value
 from dsl.ir.interpret import apply_node
@@ -150,7 +150,14 @@ class Traced:
 
     @imag.setter
     def imag(self, value: Any) -> None:
+        if self.dtype.kind != "c":
+            raise TypeRuleError("array does not have imaginary part to set", location=here())
         self._part("imag")[...] = value
+
+    def conj(self) -> Traced:
+        return _FUNCTIONS["conj"](self) if self.dtype.kind == "c" else self
+
+    conjugate = conj
 
     def _part(self, name: str) -> Traced:
         if self.dtype.kind != "c":
@@ -164,7 +171,13 @@ class Traced:
 
     @property
     def flat(self) -> Traced:
-        return self.reshape(-1)
+        if self.kind is not Kind.ARRAY:
+            return self.reshape(-1)
+        return Flat(self.storage, (*self.views, Raveled((size_of(self.type.shape),))))
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self.flat[:] = value
 
     @property
     def base(self) -> Traced | None:
@@ -391,13 +404,25 @@ class Traced:
         target = supported_dtype(dtype)
         if target == self.dtype:
             return Traced(self.storage, self.views, self.kind)
-        if target.itemsize != self.dtype.itemsize:
-            raise UnsupportedError(
-                f"view from {self.dtype} to {target}: the item sizes differ",
-                location=here(),
-                remedy="view as a dtype of the same size, or compute the parts with shifts",
+        if target.itemsize == self.dtype.itemsize:
+            return self._view(Bitcast(target))
+        self._check_recast(target)
+        return self._view(Recast(target))
+
+    def _check_recast(self, target: np.dtype) -> None:
+        """Raise NumPy's error unless the last axis can be read as numbers of another size."""
+        layout, text = layout_of(self), ""
+        if not self.ndim:
+            text = "Changing the dtype of a 0d array is only supported if the itemsize is unchanged"
+        elif layout is not None and layout.strides[-1] != self.itemsize and layout.size:
+            text = "To change to a dtype of a different size, the last axis must be contiguous"
+        elif isinstance(n := self.type.shape[-1], int) and n * self.itemsize % target.itemsize:
+            text = (
+                "When changing to a larger dtype, its size must be a divisor of the total size in bytes of the "
+                "last axis of the array."
             )
-        return self._view(Bitcast(target))
+        if text:
+            raise ShapeError(text, location=here())
 
     def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Traced:
         return reshape(self, shape[0] if len(shape) == 1 else shape, order)
@@ -478,8 +503,6 @@ for _name in [
     "take",
     "trace",
     "var",
-    "conj",
-    "conjugate",
 ]:
     setattr(Traced, _name, _method(_name))
 
@@ -552,6 +575,25 @@ def _conjugate(self: Traced) -> Any:
 
 Traced.conjugate = _conjugate  # type: ignore[attr-defined]
 Traced.__round__ = _round  # type: ignore[attr-defined]
+
+
+class Flat(Traced):
+    """`x.flat`: all elements in a row, whatever the layout; what is read of it is a copy."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return found if found.kind is not Kind.ARRAY else found.copy()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        new = lift(value)
+        if not new.ndim:
+            return super().__setitem__(key, value)
+        # As many values as there are places: too few are repeated, too many left out.
+        places = _FUNCTIONS["arange"](self.size)[key]
+        values = _FUNCTIONS["resize"](new, places.shape)
+        return super().__setitem__(places, values)
 
 
 # -- values and handles ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ the same view of a NumPy array is (`of`), by which results that are views of arg
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ __all__ = [
     "Part",
     "Picked",
     "Raveled",
+    "Recast",
     "Reshaped",
     "Sliced",
     "Stepped",
@@ -297,3 +299,65 @@ class Bitcast:
 
     def of(self, array: np.ndarray) -> np.ndarray | None:
         return array.view(self.dtype)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Recast:
+    """The same bytes under a dtype of another size: the last axis is longer or shorter."""
+
+    dtype: Any
+
+    def get(self, b: Scope, base: Value) -> Value:
+        return _recast(b, base, self.dtype)
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        return _recast(b, value, base.dtype)
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        try:
+            return array.view(self.dtype)  # type: ignore[no-any-return]
+        except ValueError:
+            return None
+
+
+def _recast(b: Scope, x: Value, dtype: np.dtype) -> Value:
+    """Return the bytes of `x` as numbers of another dtype, the low ones first."""
+    if x.dtype == dtype:
+        return x
+    old, new = x.dtype.itemsize, dtype.itemsize
+    if old == new:
+        return b.emit("bitcast", x, dtype=dtype)
+    if x.dtype.kind == "c":
+        return _recast(b, _interleaved(b, [b.emit("real", x), b.emit("imag", x)]), dtype)
+    if dtype.kind == "c":
+        real, imag = _every(b, _recast(b, x, np.dtype(f"f{new // 2}")), 2)
+        return b.emit("complex", real, imag)
+    if old > new:
+        words = _recast(b, x, np.dtype(f"u{old}"))
+        low = [_shifted(b, words, "right_shift", 8 * new * k) for k in range(old // new)]
+        return _recast(
+            b, _interleaved(b, [b.emit("cast", v, dtype=np.dtype(f"u{new}")) for v in low]), dtype
+        )
+    parts = _every(b, _recast(b, x, np.dtype(f"u{old}")), new // old)
+    wide = [b.emit("cast", v, dtype=np.dtype(f"u{new}")) for v in parts]
+    moved = [_shifted(b, v, "left_shift", 8 * old * k) for k, v in enumerate(wide)]
+    return _recast(b, functools.reduce(lambda v, w: b.emit("bitwise_or", v, w), moved), dtype)
+
+
+def _shifted(b: Scope, x: Value, op: str, bits: int) -> Value:
+    return b.emit(op, x, b.constant(bits, x.dtype)) if bits else x
+
+
+def _interleaved(b: Scope, parts: list[Value]) -> Value:
+    shape = parts[0].shape
+    columns = [b.emit("reshape", part, shape=(*shape, 1)) for part in parts]
+    joined = b.emit("concatenate", *columns, axis=len(shape))
+    return b.emit("reshape", joined, shape=(*shape[:-1], shape[-1] * len(parts)))
+
+
+def _every(b: Scope, x: Value, step: int) -> list[Value]:
+    """Return every so manieth element of the last axis, from each of the first ones on."""
+    rest = x.shape[:-1]
+    size, steps = (*rest, x.shape[-1] // step), (1,) * len(rest) + (step,)
+    starts = [(0,) * len(rest) + (k,) for k in range(step)]
+    return [b.emit("slice", x, start=start, size=size, step=steps) for start in starts]

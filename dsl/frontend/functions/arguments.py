@@ -239,8 +239,16 @@ def gather_axis(x: Array, indices: Array, axis: int) -> Array:
 
 
 def into(result: Any, out: Any, casting: str = "same_kind") -> Any:
-    """Return a result, or write it into `out` and return that."""
-    return result if out is None else _store(result, out, True, casting)
+    """Return a result, or write it into `out`, which has its shape, and return that."""
+    if out is None:
+        return result
+    got, own = dims_of(array_of(out[0] if isinstance(out, tuple) else out)), dims_of(result)
+    if len(got) != len(own) or any(
+        a != b and not is_symbolic(a, b) for a, b in zip(got, own, strict=True)
+    ):
+        text = f"output array of shape {got} does not match the result of shape {own}"
+        raise ShapeError(text, location=here())
+    return _store(result, out, True, casting)
 
 
 def ask(

@@ -129,6 +129,8 @@ def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
 
 def _inserted(x: Array, new: Array, place: Any, axis: int, scalar: bool) -> Array:
     """Return the inserted values broadcast to the other axes."""
+    if x.ndim == 1 and new.ndim > 1:
+        new = ravel(new)
     new = drop_view(new, (1,) * (x.ndim - new.ndim) + dims_of(new))
     new = moveaxis(new, 0, axis) if scalar else new
     count = dims_of(new)[axis] if scalar else _place_count(place, dims_of(x)[axis])
@@ -166,6 +168,8 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
             "trim_zeros of more than one dimension is not supported on traced values",
             location=here(),
         )
+    if dims_of(x) == (0,):
+        return x
     flags, n = x != 0, x.shape[0]
     found = np.any(flags)
     first = choose(found, np.argmax(flags), n) if "f" in trim.lower() else 0

@@ -201,6 +201,9 @@ def round_(a: Any, decimals: Any = 0, out: Any = None) -> Any:
         return into(_round_integers(x, digits), out)
     if digits == 0:
         return apply(np.rint, x, out=out)
+    if x.dtype.kind == "c":
+        parts = [read(round_(part, digits)) for part in (x.real, x.imag)]
+        return into(wrap(current_scope().emit("complex", *parts)), out)
     scale = 10.0 ** abs(digits)
     if digits > 0:
         return into(np.rint(x * scale) / scale, out)

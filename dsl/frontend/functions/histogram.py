@@ -232,7 +232,8 @@ def histogramdd(
 
 def _columns(sample: Any) -> list[Array]:
     if isinstance(sample, (list, tuple)):
-        return [ravel(array_of(s)) for s in sample]
+        dtype = result_dtype(*map(array_of, sample))
+        return [ravel(convert(s, dtype)) for s in sample]
     points = array_of(sample)
     return [points[:, k] for k in range(len(points.T))] if points.ndim == 2 else [ravel(points)]
 

@@ -66,6 +66,7 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "r
     x = array_of(a)
     if axis is None:
         x, axis = with_dims(x, (size_of(dims_of(x)),)), 0
+    x = x if x.ndim else with_dims(x, (1,))
     axis = normal_axis(axis, x.ndim)
     index = bounded(_integers(indices, "same_kind"), dims_of(x)[axis], mode)
     return into(gather_axis(x, index, axis), out)
@@ -282,7 +283,7 @@ def ix_(*args: Any) -> Any:
         index = array_of(arg)
         if index.ndim != 1:
             raise ShapeError("Cross index must be 1 dimensional", location=here())
-        if dims_of(index) == (0,):
+        if dims_of(index) == (0,) and not isinstance(arg, (Traced, np.ndarray)):
             index = convert(index, I64)
         if index.dtype == BOOL:
             index = flatnonzero(index)

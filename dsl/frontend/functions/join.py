@@ -296,6 +296,7 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     x = array_of(a)
     if axis is None:
         x, axis = with_dims(x, (size_of(dims_of(x)),)), 0
+    x = x if x.ndim else with_dims(x, (1,))
     axis = normal_axis(axis, x.ndim)
     counts = lift(repeats)
     if counts.dtype.kind == "f" and not isinstance(repeats, (Traced, np.ndarray, np.generic)):
@@ -403,6 +404,8 @@ def rot90(m: Any, k: Any = 1, axes: Any = (0, 1)) -> Any:
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     """Shift elements along axes, those that leave one end coming in at the other."""
     x = array_of(a)
+    if axis is None and _is_sequence(shift):
+        shift = sum(shift)
     if axis is None:
         return with_dims(_roll_along(with_dims(x, (size_of(dims_of(x)),)), shift, 0), dims_of(x))
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)

@@ -177,7 +177,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     if axis is None:
         gone = tuple(k for k, d in enumerate(dims) if _is_one(d))
     else:
-        gone = normal_axes(axis, x.ndim)
+        gone = normal_axes(axis, x.ndim) if x.ndim or axis not in (0, -1) else ()
     if any(isinstance(dims[k], int) and dims[k] != 1 for k in gone):
         text = "cannot select an axis to squeeze out which has size not equal to one"
         raise ShapeError(text, location=here())

@@ -133,6 +133,8 @@ def lexsort(keys: Any, axis: Any = -1) -> Any:
     )
     if not columns:
         raise TypeRuleError("need sequence of keys with len > 0 in lexsort", location=here())
+    if not columns[0].ndim:
+        return np.zeros_like(columns[0], dtype=I64)
     place = normal_axis(axis, columns[0].ndim)
     order = argsort(columns[0], place, stable=True)
     for column in columns[1:]:

@@ -71,7 +71,8 @@ def unpackbits(a: Any, axis: Any = None, count: Any = None, bitorder: str = "big
     bits = (moved.reshape((*moved.shape, 1)) >> shifts) & np.uint8(1)
     flat = bits.reshape((*moved.shape[:-1], moved.shape[-1] * 8))
     if count is not None:
-        flat = flat[..., :count]
+        missing = max(count - flat.shape[-1], 0)
+        flat = _FUNCTIONS["pad"](flat, [(0, 0)] * (flat.ndim - 1) + [(0, missing)])[..., :count]
     return _FUNCTIONS["moveaxis"](flat, -1, axis)  # type: ignore[no-any-return]
 
 
@@ -92,7 +93,7 @@ def packbits(a: Any, axis: Any = None, bitorder: str = "big") -> Traced:
     moved = _FUNCTIONS["moveaxis"](traced, axis, -1).astype(np.uint8)
     missing = -moved.shape[-1] % 8
     padded = _FUNCTIONS["pad"](moved, [(0, 0)] * (moved.ndim - 1) + [(0, missing)])
-    grouped = padded.reshape((*moved.shape[:-1], -1, 8))
+    grouped = padded.reshape((*moved.shape[:-1], (moved.shape[-1] + 7) // 8, 8))
     shifts = (
         np.arange(7, -1, -1, dtype=np.uint8) if bitorder == "big" else np.arange(8, dtype=np.uint8)
     )
