@@ -79,3 +79,60 @@ def test_index_that_is_an_array_without_axes_makes_a_copy() -> None:
         return row, also
 
     check(program, np.ones((2, 3)), np.array(1))
+
+
+# -- indices that count: read as slices are ----------------------------------------------------------
+
+
+def sums_of_windows(x):
+    return np.lib.stride_tricks.sliding_window_view(x, 4).sum(axis=-1)
+
+
+def backwards(x):
+    return x[5 - np.arange(6)] + x[np.arange(6) - 0]
+
+
+def diagonal_of(x):
+    return x.reshape(4, -1)[np.arange(4), np.arange(4)]
+
+
+def by_two_counters(x):
+    return x[np.arange(5)[:, None] + np.arange(4)[::-1] + 2]
+
+
+COUNTING = [sums_of_windows, backwards, diagonal_of, by_two_counters]
+
+
+@pytest.mark.parametrize("function", COUNTING)
+def test_indices_that_count_are_read_as_slices_are(function: Any) -> None:
+    x = np.arange(16.0) ** 2
+    compiled = dsl.jit(function)
+    assert "[?]" not in compiled.ir(x, stage="kernels")
+    check(function, x)
+    for size in (20, 24):
+        np.testing.assert_array_equal(
+            compiled(np.arange(size) * 1.0), function(np.arange(size) * 1.0)
+        )
+
+
+@pytest.mark.parametrize("first", [-20, -3, 0, 3, 12, 13, 14])
+def test_indices_that_count_are_checked_and_count_from_the_end(first: int) -> None:
+    def program(x):
+        return x[np.arange(4) + first]
+
+    x = np.arange(16.0)
+    if -16 <= first <= 12:
+        check(program, x)
+        return
+    with pytest.raises(IndexError, match="out of bounds for axis 0 with size 16"):
+        dsl.jit(program)(x)
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_long_correlations_keep_nan_and_infinity_where_they_are(mode: str) -> None:
+    x, taps = np.arange(90.0), np.arange(40.0) + 1
+    check(lambda a, v: np.correlate(a, v, mode), x, taps)
+    x[3], taps[[0, 7]] = np.inf, [np.nan, -np.inf]
+    check(lambda a, v: np.correlate(a, v, mode), x, taps)
+    check(lambda a, v: np.convolve(a, v, mode), x[50:], taps)
+    check(lambda a, v: np.convolve(v, a, mode), x, taps + 1j)

@@ -14,14 +14,15 @@ import numpy as np
 
 from dsl.codegen.expressions import Affine, Expression, Pool, walk
 from dsl.errors import InternalError
-from dsl.ir.dims import DimLike
+from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.graph import Node, Value
 from dsl.ir.registry import Trait
-from dsl.ir.types import TensorType
+from dsl.ir.types import I64, TensorType
 
 __all__ = ["Elements", "broadcasts", "is_lazy", "joins", "reshaped_index", "splat"]
 
 Index = tuple[Affine, ...]
+_MOST_NUMBERS = 2**16  # of a constant that is looked at for a progression
 
 
 class Elements:
@@ -232,11 +233,72 @@ def _index_shape(indices: Sequence[Value], rank: int) -> tuple[DimLike, ...]:
 
 def _gather(e: Elements, node: Node, index: Index) -> Expression:
     x, *indices = node.inputs
-    places = gathered_index(e, node, x, indices, index)
+    given = gathered_index(e, node, x, indices, index)
+    places = tuple(map(_counted, given, x.shape))
     found = e.at(x, places)
     if e.materialised(x) and splat(x) is None:
         return found
     return _with_checks(e, found, places, x.shape)
+
+
+def _counted(place: Affine, dim: DimLike) -> Affine:
+    """Return the place that loop variables and constants alone tell, if it surely is in the axis, as a place like any other."""
+    item = place.extra[0][0] if place.extra else None
+    if item is None or item.kind != "checked" or item.args[0].dtype != I64:
+        return place
+    found = _as_affine(item.args[0])
+    if found is None or found.extra or not _is_within(found, dim):
+        return place
+    return found
+
+
+def _as_affine(e: Expression) -> Affine | None:
+    """Return sums of loop variables and whole numbers as an index, else None."""
+    if e.kind == "index":
+        return e.index[0]
+    if e.kind == "const" and e.dtype == I64:
+        return Affine((), int(e.constant))
+    if e.kind == "load" and e.dtype == I64:
+        return _progression(e)
+    if e.kind != "op" or e.node is None or e.dtype != I64:
+        return None
+    parts = [_as_affine(arg) for arg in e.args]
+    name = e.node.op.name
+    if any(part is None for part in parts) or name not in ("iota", "add", "subtract"):
+        return None
+    first, *rest = (part for part in parts if part is not None)
+    for part in rest:
+        first = first.plus(part if name == "add" else part.scaled(-1))
+    return first
+
+
+def _progression(e: Expression) -> Affine | None:
+    """Return an element of a constant whose numbers are evenly spaced along each axis as an index, else None."""
+    assert e.value is not None
+    if e.value.node.op.name != "const":
+        return None
+    numbers = e.value.node.attrs["value"].array
+    if not 0 < numbers.size <= _MOST_NUMBERS:
+        return None
+    found, expected = Affine((), int(numbers.flat[0])), numbers.flat[0]
+    for axis, count in enumerate(numbers.shape):
+        rows = np.moveaxis(numbers, axis, 0)
+        step = rows[1].flat[0] - rows[0].flat[0] if count > 1 else 0
+        found = found.plus(e.index[axis].scaled(int(step)))
+        expected = expected + step * np.arange(count).reshape(
+            (-1,) + (1,) * (numbers.ndim - axis - 1)
+        )
+    return found if np.array_equal(numbers, expected) else None
+
+
+def _is_within(place: Affine, dim: DimLike) -> bool:
+    """Tell whether a place is in an axis for all values of the loop variables."""
+    low = high = place.offset
+    for var, scale in place.terms:
+        reach = (var.extent - 1) * scale
+        low, high = (low, high + reach) if scale > 0 else (low + reach, high)
+    least, room = lower_bound(low), lower_bound(dim - 1 - high)
+    return least is not None and least >= 0 and room is not None and room >= 0
 
 
 def _with_checks(

@@ -178,9 +178,15 @@ def _correlate(x: Array, taps: Array, mode: str) -> Array:
     if isinstance(m, int) and m <= _UNROLLED_TAPS:
         parts = [_placed(x * taps[k], left - k, length) for k in range(m)]
         return functools.reduce(operator.add, parts)
-    place = with_dims(counter(length), (length, 1)) + with_dims(counter(m), (1, m)) - number(left)
-    inside = (place >= 0) & (place < number(n))
-    products = gather_axis(x, np.clip(place, 0, number(n - 1)), 0) * taps
+    padded = fresh(
+        current_scope().emit("pad", read(x), read(convert(0, x.dtype)), low=(left,), high=(right,))
+    )
+    place = with_dims(counter(length), (length, 1)) + with_dims(counter(m), (1, m))
+    products = gather_axis(padded, place, 0) * taps
+    if mode == "valid":
+        return emit("sum", products, axes=(1,))
+    # No zero of the padding meets a NaN or an infinity.
+    inside = (place >= number(left)) & (place < number(left + n))
     return emit("sum", choose(inside, products, convert(0, x.dtype)), axes=(1,))
 
 

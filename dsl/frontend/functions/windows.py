@@ -53,7 +53,7 @@ def _windows(x: Traced, size: int, axis: int) -> Traced:
     if isinstance(count, Traced):
         ask(np.greater(count, 0), text)
     starts = _FUNCTIONS["arange"](count).reshape(-1, 1)
-    taken = _FUNCTIONS["take"](x, starts + np.arange(size), axis=axis)
+    taken = _FUNCTIONS["take"](x, starts + _FUNCTIONS["arange"](size), axis=axis)
     return _FUNCTIONS["moveaxis"](taken, axis + 1, -1)  # type: ignore[no-any-return]
 
 
