@@ -136,3 +136,34 @@ def test_long_correlations_keep_nan_and_infinity_where_they_are(mode: str) -> No
     check(lambda a, v: np.correlate(a, v, mode), x, taps)
     check(lambda a, v: np.convolve(a, v, mode), x[50:], taps)
     check(lambda a, v: np.convolve(v, a, mode), x, taps + 1j)
+
+
+# -- integers that are near each other are counted ----------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["h", "i", "l", "H", "I", "L"])
+@pytest.mark.parametrize("size", [4095, 4096, 150_000])
+def test_sort_of_integers_near_each_other(dtype: str, size: int) -> None:
+    limits, rng = np.iinfo(dtype), np.random.default_rng(size)
+    low, high = int(limits.min), int(limits.max)
+    for first, last in ((0, 60), (low, low + 99), (high - 4095, high), (1, 4097), (low, high)):
+        x = rng.integers(first, last, size, np.dtype(dtype), endpoint=True)
+        x[0], x[-1] = last, first
+        np.testing.assert_array_equal(dsl.jit(np.sort)(x), np.sort(x))
+        np.testing.assert_array_equal(dsl.jit(np.unique)(x), np.unique(x))
+    rows = rng.integers(0, 50, (3, size)).astype(dtype)
+    check(lambda a: np.sort(a, axis=1), rows)
+
+
+@pytest.mark.parametrize(
+    "counts", [[0, 2, 0, 3, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [4, 0, 0, 0, 0]]
+)
+def test_repeat_each_its_own_number_of_times(counts: list[int]) -> None:
+    check(lambda x, c: np.repeat(x, c), np.arange(5.0), np.array(counts))
+    check(lambda x, c: np.repeat(x, c, axis=1), np.arange(10.0).reshape(2, 5), np.array(counts))
+
+
+def test_repeats_are_not_negative() -> None:
+    for call in (np.repeat, dsl.jit(np.repeat)):
+        with pytest.raises(ValueError, match=r"repeats may not contain negative values\."):
+            call(np.arange(3.0), np.array([1, -1, 2]))

@@ -1,6 +1,7 @@
 """Sorting values along an axis.
 
-Values are sorted by NumPy's own function, which uses vector instructions; those of 8 bits, unless they are few, by counting. A long row is
+Values are sorted by NumPy's own function, which uses vector instructions; those of 8 bits, and integers that are near each other, are
+counted unless they are few. A long row is
 sorted in two halves by two threads, which then are merged. Floats of 16 bits are sorted as integers in the same order,
 which is faster. Whether a sort of values is stable cannot be seen, but for zeros of both signs and NaNs, whose order
 is open. In long rows they are put in order too, so that the number of threads cannot be seen either.
@@ -15,7 +16,7 @@ import numpy as np
 from dsl.codegen.elementwise.casts import is_half
 from dsl.codegen.library.call import Call, around, bytes_of, constant_of
 from dsl.codegen.library.foreign import sort_symbol
-from dsl.codegen.library.keys import from_order, key_type, load_key, to_order
+from dsl.codegen.library.keys import from_order, key_type, load_key, sort_key, to_order
 from dsl.codegen.library.lanes import copy_bytes, join_lanes, part_lanes
 from dsl.codegen.library.merging import emit_merge
 from dsl.codegen.library.routines import (
@@ -34,6 +35,7 @@ __all__ = ["LOWERINGS", "ignore", "is_long", "sort_space"]
 
 _GRAIN = 1 << 12
 _COUNTED = 64  # rows of bytes from here on are counted
+_SPAN = 4096  # integers that are no farther apart are counted, of rows that are no shorter
 _LONG = 1 << 17  # rows from here on are worth two threads
 NULL, FALSE = Value("null", "ptr"), Value("false", "i1")
 
@@ -152,6 +154,9 @@ def _sort_row(module: Module, dtype: np.dtype) -> str:
         with f.if_(f.compare("sge", n, _COUNTED)):
             _count_and_fill(f, dtype, x, n)
             f.ret()
+    if dtype.kind in "iu" and dtype.itemsize > 1:
+        with f.if_(f.compare("sge", n, _SPAN)):
+            _count_near(f, dtype, x, n)
     f.call("i32", sort_symbol(dtype_name(dtype)), x, n, NULL)
     f.ret()
     return f.name
@@ -170,6 +175,39 @@ def _count_and_fill(f: Function, dtype: np.dtype, x: Value, n: Value) -> None:
         value = f.convert("trunc", f.binary("xor", k, 0 if dtype.kind == "u" else 128), "i8")
         f.call("void", "llvm.memset.p0.i64", f.gep(x, start.get()), value, count, FALSE)
         start.set(f.add(start.get(), count))
+
+
+def _count_near(f: Function, dtype: np.dtype, x: Value, n: Value) -> None:
+    """Sort by counting, and return, if all integers of a row are near each other."""
+    word = key_type(dtype)
+    first = load_key(f, dtype, x)
+    low, high = f.variable(word, first), f.variable(word, first)
+    with f.loop(1, n) as i:
+        key = load_key(f, dtype, at(f, dtype, x, i))
+        low.set(f.select(f.compare("slt", key, low.get()), key, low.get()))
+        high.set(f.select(f.compare("sgt", key, high.get()), key, high.get()))
+    base = low.get()
+    span = f.binary("sub", high.get(), base)
+    with f.if_(f.compare("ult", span, f.as_value(_SPAN, word))):
+        counts, size = f.alloca(_SPAN * 8), Value(str(_SPAN * 8), "i64")
+        f.call("void", "llvm.memset.p0.i64", counts, Value("0", "i8"), size, FALSE)
+        with f.loop(0, n) as i:
+            key = f.binary("sub", load_key(f, dtype, at(f, dtype, x, i)), base)
+            place = f.gep(counts, _as_count(f, key), "i64")
+            f.store(f.binary("add", f.load("i64", place), 1), place)
+        start = f.variable("i64", 0)
+        with f.loop(0, f.add(_as_count(f, span), 1)) as k:
+            end = f.add(start.get(), f.load("i64", f.gep(counts, k, "i64")))
+            near = k if word == "i64" else f.convert("trunc", k, word)
+            value = sort_key(f, dtype, f.binary("add", base, near))  # its own inverse of integers
+            with f.loop(start.get(), end) as i:
+                f.store(value, at(f, dtype, x, i))
+            start.set(end)
+        f.ret()
+
+
+def _as_count(f: Function, key: Value) -> Value:
+    return key if key.type == "i64" else f.convert("zext", key, "i64")
 
 
 # -- what order leaves open ---------------------------------------------------------------------------------------

@@ -325,10 +325,12 @@ def _repeat_each(x: Array, counts: Array, axis: int) -> Array:
     known = concrete(counts)
     if known is not None and isinstance(own, int):
         return gather_axis(x, lift(np.repeat(np.arange(own), known)), axis)
-    ends = np.cumsum(counts)
+    ask(np.all(counts >= 0), "repeats may not contain negative values.")
     total = as_dim(fresh(read(np.sum(counts, dtype=I64)), Kind.PYTHON))
-    places = np.searchsorted(ends, counter(total), side="right")
-    return gather_axis(x, places, axis)
+    # One mark where each element but the first begins: how many there are so far is whose turn it is.
+    marks = fresh(splat(0, (total + 1,), I64))
+    np.add.at(marks, np.cumsum(counts, dtype=I64)[:-1], 1)
+    return gather_axis(x, np.cumsum(marks)[:-1], axis)
 
 
 @implements("resize")
