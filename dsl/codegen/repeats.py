@@ -25,7 +25,7 @@ from dsl.ir import graph as ir
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
 
-__all__ = ["emit_repeats"]
+__all__ = ["Loop", "emit_repeats"]
 
 _FEW = 256  # points that are not worth it
 
@@ -51,6 +51,9 @@ class Loop(Protocol):
 
     @property
     def body(self) -> ir.Graph: ...
+
+    @property
+    def node(self) -> ir.Node: ...
 
     @property
     def carried(self) -> Sequence[Carried]: ...

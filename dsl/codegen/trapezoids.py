@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dsl.codegen.accesses import ceil_div, walk
 from dsl.codegen.arrays import Array
@@ -33,6 +33,7 @@ from dsl.codegen.llvm import Function, Operand, Value, Variable
 from dsl.codegen.memory import Placed, Slot, contiguous_strides, nbytes
 from dsl.codegen.places import boxes_around, boxes_of
 from dsl.codegen.plan import Kernel, Root, Single, Stage, Statement, is_checked
+from dsl.codegen.repeats import Loop
 from dsl.codegen.scalars import emit_scalar
 from dsl.codegen.standins import StandIn
 from dsl.ir import graph as ir
@@ -55,37 +56,6 @@ _INDEPENDENT = 64  # the same where rows do not look at one another
 _CUT = 16  # rows of a share for each that a cut may take up or down
 _FIRST, _SECOND, _LAST = 24 << 10, 512 << 10, 4 << 20  # bytes of a band that caches hold
 _SMALL = 40_000.0  # nanoseconds of some trips that are not worth a thread
-
-
-class Carried(Protocol):
-    """A carried value of a loop."""
-
-    @property
-    def param(self) -> ir.Value: ...
-
-    @property
-    def result(self) -> ir.Value: ...
-
-    @property
-    def home(self) -> Slot | None: ...
-
-    @property
-    def sizes(self) -> Mapping[int, Variable]: ...
-
-
-class Loop(Protocol):
-    """A loop that has begun: its carried values are at home."""
-
-    @property
-    def body(self) -> ir.Graph: ...
-
-    @property
-    def node(self) -> ir.Node: ...
-
-    @property
-    def carried(self) -> Sequence[Carried]: ...
-
-    def enter(self, graph: ir.Graph, first: tuple[Value, ...]) -> Region: ...
 
 
 def emit_trapezoids(loop: Loop, trips: Value, poll: Callable[[], None]) -> bool:

@@ -573,7 +573,7 @@ def _conjugate(self: Traced) -> Any:
     return fresh(read(made), Kind.PYTHON) if self.kind is Kind.PYTHON else made
 
 
-Traced.conjugate = _conjugate  # type: ignore[attr-defined]
+Traced.conjugate = _conjugate
 Traced.__round__ = _round  # type: ignore[attr-defined]
 
 
