@@ -290,3 +290,75 @@ def test_deque_is_rotated() -> None:
 
     check_as_plain(turned, SOME)
     check_as_plain(turned, NONE)
+
+
+# --- Memory ---------------------------------------------------------------------------------------
+
+
+def test_lists_grow_where_they_are() -> None:
+    def kept(x: Any) -> Any:
+        out = []
+        for v in x:
+            if v > 0:
+                out.append(v * 2)
+        return out
+
+    def both(x: Any) -> Any:
+        a, b = [], []
+        for i in range(len(x)):
+            if x[i] > 0:
+                a.append((i, x[i]))
+            else:
+                b.append(x[i : i + 1] * np.ones(3))
+        return a, b
+
+    x = np.random.default_rng(0).standard_normal(3000)
+    for program, count in ((kept, 1), (both, 3)):
+        f = dsl.jit(program)
+        for size in (0, 1, 2, 17, 3000):
+            got, want = f(x[:size]), program(x[:size])
+            assert str(got) == str(want)
+        assert str(f.lower(x).memory_report()).count("  concatenate") == count
+
+
+def test_what_a_list_was_before_it_grew_stays() -> None:
+    def earlier(x: Any) -> Any:
+        out, before, lengths = [0.0], [0.0], 0
+        for v in x:
+            if v > 0:
+                before = list(out)
+                out.append(v)
+            lengths += len(before)
+        return out, before, lengths
+
+    def doubled(x: Any) -> Any:
+        out = [1.0]
+        for v in x:
+            if v > 1 and len(out) < 50:
+                out = out + out
+            out.append(v)
+        return out
+
+    def shared(x: Any) -> Any:
+        a = [0.0]
+        b = a
+        for v in x:
+            a.append(v)
+            if v > 0:
+                b.append(-v)
+        return a, b, len(a)
+
+    def joined(x: Any) -> Any:
+        y = x[:2]
+        for v in x:
+            z = y
+            if v > 0:
+                y = np.concatenate([y, z[:1], x[1:2]])
+        return y, z
+
+    x = np.random.default_rng(1).standard_normal(40)
+    for program in (earlier, doubled, shared, joined):
+        for given in (x, x[:3], x[:1] if program is not joined else x[:2]):
+            got, want = dsl.jit(program)(given), program(given)
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_allclose(np.array(a, float), np.array(b, float))

@@ -14,6 +14,7 @@ from dsl.codegen.memory import Placed, contiguous_strides, nbytes
 from dsl.codegen.plan import Kernel, Root, Stage
 from dsl.codegen.report import ErrorSite
 from dsl.codegen.standins import StandIn
+from dsl.codegen.within import grows
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike
 from dsl.ir.types import Shape
@@ -87,18 +88,56 @@ def contiguous_copy(region: Region, value: ir.Value, source: Placed) -> Placed:
 def emit_pieces(region: Region, node: ir.Node) -> None:
     """Concatenate and pad: each part is a kernel of its own, without a test per element."""
     (value,) = node.outputs
+    if grows(node) and _can_grow(region, node):
+        _grow(region, node)
+        return
     placed = region.new_place(value)
     write_pieces(region, node, placed.array)
+    region.bind(value, placed)
+
+
+def _can_grow(region: Region, node: ir.Node) -> bool:
+    """Tell whether an array is at the beginning of memory that is its own and may grow."""
+    x = node.inputs[0]
+    placed = region.placed.get(x)
+    wanted = region.wanted.get(node.outputs[0])
+    return (
+        placed is not None
+        and placed.slot.kind == "dynamic"
+        and placed.contiguous
+        and region.may_overwrite(x)
+        and wanted in (None, placed.slot)
+    )
+
+
+def _grow(region: Region, node: ir.Node) -> None:
+    """Put the further parts behind the first one, where that is: a list that grows is copied when its memory is full."""
+    x, (value,) = node.inputs[0], node.outputs
+    slot = region.placed[x].slot
+    held, size = (region.dim(nbytes(v.shape, v.dtype.itemsize)) for v in (x, value))
+    region.program.grow(slot, held, size)
+    region.placed[x] = region.in_slot(slot, x)
+    placed = region.in_slot(slot, value)
+    for part, space, first, place in boxes_of(node, region.in_memory):
+        if part is not x:
+            _write_box(region, part, placed.array, space, first, place)
+    region.program.report.in_place.append((node.op.name, node.loc))
     region.bind(value, placed)
 
 
 def write_pieces(region: Region, node: ir.Node, target: Array) -> None:
     """Write the parts of an array into a target."""
     for x, space, first, place in boxes_of(node, region.in_memory):
-        if x.shape:
-            region.map_to(x, target, space, _shift(len(space), place))
-        else:
-            fill_box(region, x, target, space, first, place)
+        _write_box(region, x, target, space, first, place)
+
+
+def _write_box(
+    region: Region, x: ir.Value, target: Array, space: Shape, first: Place, place: Place
+) -> None:
+    if x.shape:
+        region.map_to(x, target, space, _shift(len(space), place))
+    else:
+        fill_box(region, x, target, space, first, place)
 
 
 def boxes_of(

@@ -321,6 +321,23 @@ class Program:
             slot.capacity.set(wanted)
             self.check_memory(pointer)
 
+    def grow(self, slot: Slot, held: Operand, bytes: Operand) -> None:
+        """Give a slot room for `bytes`, at least twice what it had, of which `held` are kept."""
+        fn = self.fn
+        assert slot.capacity is not None
+        self.note_failure()
+        wanted = fn.as_value(fn.maximum(bytes, 1), "i64")
+        with fn.if_(fn.compare("slt", slot.capacity.get(), wanted), unlikely=True):
+            room = fn.as_value(fn.maximum(wanted, fn.mul(slot.capacity.get(), 2)), "i64")
+            pointer = fn.call("ptr", "dsl_alloc", room)
+            self.check_memory(pointer)
+            old = slot.variable.get()
+            size = fn.as_value(held, "i64")
+            fn.call("void", "llvm.memmove.p0.p0.i64", pointer, old, size, Value("false", "i1"))
+            fn.call("void", "dsl_free", old)
+            slot.variable.set(pointer)
+            slot.capacity.set(room)
+
     def take(self, slot: Slot) -> None:
         """Have a slot belong to whoever it is meant for, if it is among the free ones."""
         if slot in self.free:

@@ -19,12 +19,21 @@ from typing import Any
 
 from dsl.codegen.elements import reshaped_index
 from dsl.codegen.expressions import Affine
+from dsl.ir.dims import Dim
 from dsl.ir.graph import Graph, Node, Value
 
-__all__ = ["UPDATES", "Within", "updates_within"]
+__all__ = ["UPDATES", "Within", "grows", "updates_within"]
 
 UPDATES = frozenset(("update_slice", "update_dynamic_slice", "scatter"))
 _PART = {"update_slice": "slice", "update_dynamic_slice": "dynamic_slice", "scatter": "gather"}
+
+
+def grows(node: Node) -> bool:
+    """Tell whether a node puts something behind the rows of an array of which a run alone knows how many there are."""
+    if node.op.name != "concatenate" or node.attrs["axis"] != 0:
+        return False
+    x, *more = node.inputs
+    return isinstance(x.shape[0], Dim) and x not in more
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,7 @@ class TracedList:
             if isinstance(child, Remote):
                 return child
         if children and isinstance(children[0], np.ndarray):
-            return [
-                _plain_item(keys[0], [column[k] for column in children])
-                for k in range(len(children[0]))
-            ]
+            return _plain_items(keys[0], children)
         return cls(keys[0], children)
 
     def dsl_refill(self, other: TracedList) -> None:
@@ -252,13 +249,22 @@ class TracedList:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _plain_item(layout: tuple[Structure, tuple[Kind, ...]], leaves: list[Any]) -> Any:
+def _plain_items(
+    layout: tuple[Structure, tuple[Kind, ...]], columns: list[np.ndarray]
+) -> list[Any]:
+    """Return the items of a list whose leaves are in columns; at once if they are numbers, arrays or plain tuples of them."""
     structure, kinds = layout
-    made = [
-        leaf.item() if kind is Kind.PYTHON else leaf
-        for leaf, kind in zip(leaves, kinds, strict=True)
+    leaves = [
+        column.tolist() if kind is Kind.PYTHON else list(column)
+        for column, kind in zip(columns, kinds, strict=True)
     ]
-    return unflatten(structure, made)
+    marks = [object() for _ in leaves]
+    one = unflatten(structure, list(marks))
+    if one is marks[0]:
+        return leaves[0]
+    if type(one) is tuple and one == tuple(marks):
+        return list(zip(*leaves))
+    return [unflatten(structure, list(item)) for item in zip(*leaves)]
 
 
 def _glue(column: Any, rows: Any) -> Any:

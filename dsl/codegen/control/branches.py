@@ -117,13 +117,21 @@ def _homes(region: Region, node: ir.Node, operands: tuple[ir.Value, ...]) -> dic
             operand = operands[place]
             placed = region.placed.get(operand)
             if (
-                placed is not None and placed.contiguous and operand.type == value.type
+                placed is not None and placed.contiguous and _fits(placed.slot, operand, value)
                 and region.may_overwrite(operand) and placed.slot not in homes.values()
             ):  # fmt: skip
                 slot = placed.slot
                 break
         homes[value] = slot or _fresh(region, value)
     return homes
+
+
+def _fits(slot: Slot, operand: ir.Value, value: ir.Value) -> bool:
+    """Tell whether a result may be where an operand is: they are alike, or have rows that are alike in memory that grows."""
+    if operand.type == value.type:
+        return True
+    alike = operand.dtype == value.dtype and operand.shape[1:] == value.shape[1:]
+    return slot.kind == "dynamic" and alike and len(operand.shape) == len(value.shape)
 
 
 def _fresh(region: Region, value: ir.Value) -> Slot:

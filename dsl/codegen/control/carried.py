@@ -101,7 +101,7 @@ class Loop:
         )
         free = placed is not None and region.may_overwrite(value) and placed.contiguous
         if placed is not None and free and placed.slot not in taken:
-            fits = {"block": not varies, "param": item.in_place, "dynamic": True}
+            fits = {"block": not varies, "param": item.in_place and not varies, "dynamic": True}
             if fits[placed.slot.kind]:
                 placed.slot.users.discard(value)
                 placed.slot.users.add(item.param)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsl.codegen.elements import splat
 from dsl.codegen.memory import Placed, Slot
-from dsl.codegen.plan import UPDATES
+from dsl.codegen.within import UPDATES, grows
 from dsl.ir import graph as ir
 from dsl.ir.types import TensorType
 
@@ -27,7 +27,7 @@ def home_of(graph: ir.Graph, result: ir.Value) -> int | None:
     while result not in params:
         node = result.node
         seen += 1
-        if node.op.name in UPDATES:
+        if node.op.name in UPDATES or grows(node):
             result = node.inputs[0]
         elif node.op.name in ("while", "scan"):
             result = node.inputs[result.index + (node.op.name == "scan")]
