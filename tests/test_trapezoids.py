@@ -307,3 +307,23 @@ def test_an_argument_that_is_updated_is_the_callers() -> None:
     f(mine, 5)
     relax(theirs, 5)
     np.testing.assert_array_equal(mine, theirs)
+
+
+def test_rows_of_another_array_at_places_that_trips_tell() -> None:
+    def driven(u: Any, history: Any) -> Any:
+        u = u.copy()
+        for t in range(history.shape[0] - 1):
+            u[1:-1] = 0.5 * (u[2:] + u[:-2]) + history[t + 1, 1:-1] - history[-1 - t, 1:-1]
+        return u
+
+    def recorded(u: Any, steps: int) -> Any:
+        seen = np.zeros((steps, *u.shape))
+        u = u.copy()
+        for t in range(steps):
+            seen[t] = u
+            u[1:-1] = 0.5 * (u[2:] + u[:-2])
+        return seen, u
+
+    (u,), (history,) = arrays(1, (400,)), arrays(1, (9, 400))
+    same(dsl.jit(driven)(u, history), driven(u, history))
+    same(dsl.jit(recorded)(u, 9), recorded(u, 9))

@@ -38,6 +38,7 @@ from dsl.codegen.scalars import emit_scalar
 from dsl.codegen.standins import StandIn
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike, lower_bound, symbols_of
+from dsl.ir.facts import is_array
 from dsl.ir.registry import Trait
 from dsl.ir.types import Shape
 
@@ -79,7 +80,10 @@ def _is_size(statement: Statement) -> bool:
     """Tell whether a statement is about sizes, which are the same in all trips."""
     if not isinstance(statement, Single):
         return False
-    return statement.kind == "check" or statement.node.op.name == "dim_size"
+    node = statement.node
+    return node.op.name == "dim_size" or (
+        statement.kind == "check" and all(is_array(v) for v in node.inputs)
+    )
 
 
 def _is_plain(node: ir.Node) -> bool:
