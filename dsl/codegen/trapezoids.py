@@ -81,9 +81,8 @@ def _is_size(statement: Statement) -> bool:
     if not isinstance(statement, Single):
         return False
     node = statement.node
-    return node.op.name == "dim_size" or (
-        statement.kind == "check" and all(is_array(v) for v in node.inputs)
-    )
+    given = all(is_array(v) or v.node.op.name in ("dim_size", "const") for v in node.inputs)
+    return node.op.name == "dim_size" or (statement.kind == "check" and given)
 
 
 def _is_plain(node: ir.Node) -> bool:
