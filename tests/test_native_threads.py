@@ -343,6 +343,16 @@ LONG = {
         "def f(x, n):\n    for k in range(n):\n        x[1:-1] = 0.3 * (x[:-2] + x[1:-1] + x[2:])\n",
         "np.ones(1_000_000), 10**7",
     ),
+    "loops in loops": (
+        "def f(x, n):\n    total = 0.0\n    for i in range(n):\n        for j in range(10**5):\n"
+        "            total = total * 0.5 + x[j % 3] * i\n    return total\n",
+        "np.ones(3), 10**7",
+    ),
+    "few trips around many": (
+        "def f(x, n):\n    total = 0.0\n    for i in range(100):\n        while total < n:\n            for j in range(i):\n"
+        "                total = total + x[j % 3] * 0.0\n    return total\n",
+        "np.ones(3), 10.0",
+    ),
 }
 
 

@@ -350,12 +350,13 @@ class Function:
     @contextlib.contextmanager
     def loop(
         self, start: Operand, stop: Operand, step: int = 1, *, metadata: str = "",
-        counter: Value | None = None, as_written: bool = False,
+        counter: Value | None = None, as_written: bool = False, ahead: bool = False,
     ) -> Iterator[Value]:  # fmt: skip
         """Run the block for start, start + step, … below stop (step > 0); `metadata` is a `!llvm.loop` node.
 
         The counter is a new value, or one that has been named already. With `as_written`, LLVM's passes over loops have
-        nothing to add.
+        nothing to add. With `ahead`, the next count is computed first: a branch in the body that computes it too would make LLVM
+        compute it in each branch, and no longer see what is counted.
         """
         self.module.as_written &= as_written
         head, after = self.label("loop"), self.label("done")
@@ -369,13 +370,17 @@ class Function:
         index, following = counter or self.name_value("i64"), self.name_value("i64")
         place = len(self._lines)
         self.emit("")
+        increment = f"{following.text} = add nuw nsw i64 {index.text}, {step}"
+        if ahead:
+            self.emit(increment)
         yield index
         if self.terminated:
             raise InternalError("a loop body may not end its block")
         self._lines[place] = (
             f"  {index.text} = phi i64 [{first.text}, %{before}], [{following.text}, %{self._block}]"
         )
-        self.emit(f"{following.text} = add nuw nsw i64 {index.text}, {step}")
+        if not ahead:
+            self.emit(increment)
         more = self.compare("slt", following, last)
         self.branch_if(more, head, after, f", !llvm.loop {metadata}" if metadata else "")
         self.continue_in(after)

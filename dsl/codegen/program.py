@@ -65,6 +65,8 @@ class Program:
         self.pointers: dict[int, Value] = {}  # of params that are arrays of rank 0
         self.constants: dict[ir.Node, Value] = {}
         self.timer = Timer(self) if timed else None
+        self.depth = 0  # of loops around what is emitted
+        self.budget = self.fn.variable("i64", 0)  # trips until the program looks for interrupts
 
     def note_write(self) -> None:
         """Remember that from here on an argument may have been written."""

@@ -1,6 +1,7 @@
 """Emits `while` and `scan`.
 
-Every so many trips the program looks whether the user wants to interrupt it.
+Every so many trips the program looks whether the user wants to interrupt it. Innermost loops do not look where a loop around them
+does, as that keeps LLVM from unrolling them: they tell how many trips they made.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.frame import STATUS
-from dsl.codegen.llvm import Value
+from dsl.codegen.llvm import Operand, Value
 from dsl.codegen.repeats import emit_repeats
 from dsl.codegen.trapezoids import emit_trapezoids
 from dsl.ir import graph as ir
@@ -46,10 +47,15 @@ def emit_while(region: Region, node: ir.Node) -> None:
     fn.branch_if(predicate, inside, after)
     fn.start(inside)
     inner = loop.enter(body, ())
+    region.program.depth += 1
     inner.run()
+    region.program.depth -= 1
     loop.next(inner, body)
     if every == 1:
         _poll(region)
+    elif _has_loops(body):
+        _spend(region, 1)
+        _poll_if_spent(region)
     else:
         left.set(fn.binary("sub", left.get(), 1))
         with fn.if_(fn.compare("eq", left.get(), 0), unlikely=True):
@@ -71,7 +77,9 @@ def emit_scan(region: Region, node: ir.Node) -> None:
         loop.end()
         return
     every = _poll_every(body)
-    poll = every > 1 and not _is_short(node)
+    spends = every > 1 and _has_loops(body)
+    # Who is within a loop that looks often need not look: only what it did counts.
+    poll = every > 1 and not spends and not region.program.depth and not _is_short(node)
     start = fn.variable("i64", 0)
     if poll:
         chunk_head, chunk_body, after = fn.label("chunks"), fn.label("chunk"), fn.label("done")
@@ -82,13 +90,18 @@ def emit_scan(region: Region, node: ir.Node) -> None:
         high = fn.minimum(fn.add(low, every), trips)
     else:
         low, high = Value("0", "i64"), trips
-    with fn.loop(low, high, as_written=loop.is_serial()) as trip:
+    with fn.loop(low, high, as_written=loop.is_serial(), ahead=True) as trip:
         inner = loop.enter(body, (trip,))
         loop.count(inner, node.inputs[0])
+        region.program.depth += 1
         inner.run()
+        region.program.depth -= 1
         loop.next(inner, body)
         if every == 1:
             _poll(region)
+        elif spends:
+            _spend(region, 1)
+            _poll_if_spent(region)
     if poll:
         start.set(high)
         with fn.if_(fn.compare("slt", high, trips)):
@@ -97,7 +110,27 @@ def emit_scan(region: Region, node: ir.Node) -> None:
         keep = region.program.module.metadata(f"distinct !{{%self, {once}}}")
         fn.branch(chunk_head, f", !llvm.loop {keep}")
         fn.continue_in(after)
+    elif every > 1 and not spends and region.program.depth:
+        _spend(region, trips)
     loop.end()
+
+
+def _has_loops(body: ir.Graph) -> bool:
+    return any(node.op.name in ("while", "scan") for node in body.walk())
+
+
+def _spend(region: Region, trips: Operand) -> None:
+    """Count trips since the program looked last."""
+    budget = region.program.budget
+    budget.set(region.fn.binary("sub", budget.get(), trips))
+
+
+def _poll_if_spent(region: Region) -> None:
+    """Look if many trips were made, of this loop and of those in it."""
+    fn, budget = region.fn, region.program.budget
+    with fn.if_(fn.compare("slt", budget.get(), 0), unlikely=True):
+        _poll(region)
+        budget.set(_POLL)
 
 
 def _poll(region: Region) -> None:
