@@ -349,7 +349,7 @@ LONG = {
         "np.ones(3), 10**7",
     ),
     "few trips around many": (
-        "def f(x, n):\n    total = 0.0\n    for i in range(100):\n        while total < n:\n            for j in range(i):\n"
+        "def f(x, n):\n    total = x.sum()\n    for i in range(100):\n        while total < n:\n            for j in range(i):\n"
         "                total = total + x[j % 3] * 0.0\n    return total\n",
         "np.ones(3), 10.0",
     ),
