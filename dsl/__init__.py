@@ -44,16 +44,17 @@ if TYPE_CHECKING:
     from dsl.transforms.rules import custom_jvp, custom_vjp
     from dsl.transforms.scoped import gradients
     from dsl.user_kernels import Kernel, kernel
+    from dsl.user_ops import Primitive, op
     from dsl.variables import Variable
 
 __version__ = "0.1.0"
 __all__ = [
     "CheckpointManager", "Compiled", "DslError", "FIFOQueue", "Graph", "Kernel", "Operation", "PaddingFIFOQueue",
-    "PriorityQueue", "RandomShuffleQueue", "Session", "Variable", "cache_stats", "check_grads", "checkpoint",
+    "Primitive", "PriorityQueue", "RandomShuffleQueue", "Session", "Variable", "cache_stats", "check_grads", "checkpoint",
     "checkpoints", "colocate_with", "cond", "config", "control_dependencies", "cuda", "custom_jvp", "custom_vjp",
     "device", "dynamic_partition", "dynamic_stitch", "errors", "fft", "fold", "fori_loop", "grad", "gradients", "group",
     "hessian", "input_pipeline", "ir", "jacfwd", "jacrev", "jit", "jvp", "kernel", "linalg", "map", "nn", "num_threads",
-    "numpy", "optim", "parallel", "placeholder", "profile", "random", "restore", "save", "scan", "stop_gradient",
+    "numpy", "op", "optim", "parallel", "placeholder", "profile", "random", "restore", "save", "scan", "stop_gradient",
     "summary", "switch", "unroll", "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip
 
@@ -71,6 +72,7 @@ _SESSION = (
 )
 _LAZY = {
     "Compiled": "dsl.compile", "Kernel": "dsl.user_kernels", "jit": "dsl.compile", "kernel": "dsl.user_kernels",
+    "Primitive": "dsl.user_ops", "op": "dsl.user_ops",
     "cache_stats": "dsl.tools", "num_threads": "dsl.tools", "unroll": "dsl.frontend.loops",
     **dict.fromkeys(_VERBS, "dsl.frontend.verbs"),
     **dict.fromkeys(("grad", "jvp", "stop_gradient", "value_and_grad", "vjp"), "dsl.transforms.gradients"),

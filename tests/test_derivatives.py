@@ -31,6 +31,7 @@ from dsl.ir.interpret import interpret
 from dsl.ir.registry import OPS, Op, Sample, Trait
 from dsl.ir.types import DTYPES, TensorType, is_inexact
 
+OWN = frozenset(OPS)  # before any test makes a kernel, which is an op too
 F32, F64, C128 = (np.dtype(t) for t in (np.float32, np.float64, np.complex128))
 
 
@@ -41,7 +42,7 @@ def _quiet() -> Iterator[None]:
 
 
 def test_every_op_says_what_its_derivative_is() -> None:
-    assert set(DERIVATIVES) == set(OPS)
+    assert set(DERIVATIVES) == OWN
     for name, rule in DERIVATIVES.items():
         assert (rule.vjp is None) == (rule.jvp is None) == bool(rule.reason), name
 
