@@ -67,6 +67,9 @@ class Reducer(Protocol):
     def counter(self) -> ctypes.c_int64:
         """How many times this rank has come to the board, by way of this or otherwise."""
 
+    def bring(self, target: np.ndarray, piece: np.ndarray) -> None:
+        """Copy a piece of an array, both contiguous, to where other ranks read it."""
+
     def last(self) -> tuple[np.dtype, tuple[int, ...], str]:
         """Return what the last `reduce` that did something was of: dtype, shape, and how."""
 

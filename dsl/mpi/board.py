@@ -28,6 +28,7 @@ _RANKS = 8  # that read what all others have; for more, MPI's ways to reduce are
 _MARK = 64  # bytes: a cache line, so that who waits disturbs nobody else
 _PAGE = 4096
 _LOOKS = 400, 20  # of machine code for each other rank, if each can have a core or not
+_LARGE = 1 << 17  # bytes of a piece that machine code copies
 _VIEWS = 256  # of pieces as arrays that are kept: to make one takes as long as to meet
 
 
@@ -91,11 +92,18 @@ class Board:
 
     def bring(self, piece: np.ndarray) -> None:
         """Put down a piece of an array for the others, before `come`."""
-        np.copyto(self._pieces(self.number + 1, piece)[self._rank], piece)
+        target = self._pieces(self.number + 1, piece)[self._rank]
+        if self.reducer is not None and piece.nbytes >= _LARGE and piece.flags.c_contiguous:
+            self.reducer.bring(target, piece)
+        else:
+            np.copyto(target, piece)
 
-    def reduce(self, ufunc: np.ufunc, out: np.ndarray) -> None:
-        """Combine the pieces of all ranks, which are here, from the first rank to the last."""
-        first, second, *rest = self._pieces(self.number, out)
+    def reduce(self, ufunc: np.ufunc, out: np.ndarray, own: np.ndarray | None = None) -> None:
+        """Combine the pieces of all ranks, which are here, from the first rank to the last; this one may have its `own` nearer."""
+        pieces = list(self._pieces(self.number, out))
+        if own is not None:
+            pieces[self._rank] = own
+        first, second, *rest = pieces
         ufunc(first, second, out)
         for piece in rest:
             ufunc(out, piece, out)

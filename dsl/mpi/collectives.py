@@ -80,7 +80,7 @@ class Meeting:
         for start in range(0, max(x.size, 1), step):
             board.bring(x[start : start + step])
             self._meet(call, digest)
-            board.reduce(ufunc, out[start : start + step])
+            board.reduce(ufunc, out[start : start + step], x[start : start + step])
 
     def finish(self, what: str, out: np.ndarray, how: str) -> None:
         """Wait for the others after a reducer has brought this rank's array, and combine all."""

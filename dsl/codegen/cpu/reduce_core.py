@@ -138,6 +138,11 @@ def meet_and_reduce(state: Word, plan: Word, x: Word, out: Word) -> Word:
     return 1
 
 
+def dsl_board_bring(piece: Word, x: Word, size: Word) -> Word:
+    """Put down a piece of an array where other ranks read it."""
+    return bring(piece, x, size)
+
+
 def bring(piece: Word, x: Word, size: Word) -> Word:
     whole = 0
     if size >= PAST:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ class Reducer:
         self._state = self._made(own, looks)
         self.counter = ctypes.c_int64.from_buffer(self._state.data, 8 * State.NUMBER)
         self.reduce = new_builtin(_method(), self._state)
+        self._bring = _bring()
 
     def _made(self, own: int, looks: int) -> np.ndarray:
         state = np.zeros(State.SIZE, np.int64)
@@ -50,6 +51,10 @@ class Reducer:
         }.items():  # fmt: skip
             state[word] = value
         return state
+
+    def bring(self, target: np.ndarray, piece: np.ndarray) -> None:
+        """Copy a piece past the caches: lines that one core has written take long to come to another."""
+        self._bring(target.ctypes.data, piece.ctypes.data, piece.nbytes)
 
     def last(self) -> tuple[np.dtype, tuple[int, ...], str]:
         """Return what the last `reduce` that did something was of."""
@@ -149,13 +154,24 @@ def _loop(ufunc: np.ufunc, dtype: np.dtype) -> _Loop | None:
 @functools.cache
 def module_text() -> str:
     """Return the core as LLVM IR."""
-    return compile_module(reduce_core, ["dsl_board_reduce"])
+    return compile_module(reduce_core, ["dsl_board_reduce", "dsl_board_bring"])
 
 
 @functools.cache
-def _method() -> Method:
+def _code() -> jit.Code:
     runtime.ensure_loaded()
     jit.define("memcpy", ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value or 0)
     code = jit.load(module_text(), level=2, flags=_FLAGS)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
-    return Method(b"reduce", code.address("dsl_board_reduce"), FASTCALL, None)
+    return code
+
+
+@functools.cache
+def _method() -> Method:
+    return Method(b"reduce", _code().address("dsl_board_reduce"), FASTCALL, None)
+
+
+@functools.cache
+def _bring() -> Callable[[int, int, int], int]:
+    words = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)
+    return words(_code().address("dsl_board_bring"))
