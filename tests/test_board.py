@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsl.mpi.board import PIECE, Board, bytes_of
+from dsl.mpi.board import PIECE, Board, Ways, bytes_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no memory is shared there")
 ONE, OTHER = b"1" * 16, b"2" * 16
@@ -207,3 +207,17 @@ def test_machine_code_of_threads_meets() -> None:
     for thread in threads:
         thread.join()
     assert [board.number for board in boards] == [200, 200]
+
+
+def test_large_arrays_go_the_way_that_was_faster() -> None:
+    ways = Ways()
+    tried = []
+    for _ in range(8):
+        past = ways.past_caches()
+        tried.append(past)
+        ways.note(past, 1.0 if past else 2.0, 1 << 20)
+    assert set(tried) == {False, True}
+    assert ways.past_caches()
+    for _ in range(3):
+        ways.note(False, 0.5, 1 << 20)
+    assert not ways.past_caches()

@@ -11,6 +11,7 @@ This needs stores of one processor to be seen by others in their order, as they 
 from __future__ import annotations
 
 import ctypes
+import math
 import platform
 from collections.abc import Callable
 from typing import Any
@@ -21,15 +22,34 @@ from dsl.ir.shared_memory import Code, Reducer, code
 from dsl.mpi.patience import cores
 from dsl.mpi.shared_memory import shared_memory
 
-__all__ = ["PIECE", "Board", "bytes_of", "make_boards"]
+__all__ = ["PIECE", "Board", "Ways", "bytes_of", "make_boards"]
 
 PIECE = 1 << 20  # bytes of an array that go at once
 _RANKS = 8  # that read what all others have; for more, MPI's ways to reduce are quicker
 _MARK = 64  # bytes: a cache line, so that who waits disturbs nobody else
 _PAGE = 4096
 _LOOKS = 400, 20  # of machine code for each other rank, if each can have a core or not
-_LARGE = 1 << 17  # bytes of a piece that machine code copies
+_TRIALS = 9  # arrays, after which the faster way is known
 _VIEWS = 256  # of pieces as arrays that are kept: to make one takes as long as to meet
+
+
+class Ways:
+    """Two ways to bring large arrays: which is faster depends on how near the ranks' cores are, so both are tried first."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._best = [math.inf, math.inf]  # seconds for a byte
+
+    def past_caches(self) -> bool:
+        """Tell which way the next array goes."""
+        self._count += self._count < _TRIALS
+        if self._count < _TRIALS:
+            return self._count % 2 == 1
+        return self._best[1] < self._best[0]
+
+    def note(self, past: bool, seconds: float, size: int) -> None:
+        """Remember how long an array took."""
+        self._best[past] = min(self._best[past], seconds / size)
 
 
 class Board:
@@ -90,10 +110,10 @@ class Board:
         """Tell whether all ranks, which are here, are here for the same."""
         return self._digests[self.number & 1] == [digest] * self._size
 
-    def bring(self, piece: np.ndarray) -> None:
-        """Put down a piece of an array for the others, before `come`."""
+    def bring(self, piece: np.ndarray, past: bool = False) -> None:
+        """Put down a piece of an array for the others, before `come`; a contiguous one `past` the caches, if need be."""
         target = self._pieces(self.number + 1, piece)[self._rank]
-        if self.reducer is not None and piece.nbytes >= _LARGE and piece.flags.c_contiguous:
+        if past and self.reducer is not None:
             self.reducer.bring(target, piece)
         else:
             np.copyto(target, piece)

@@ -16,6 +16,7 @@ import hashlib
 import heapq
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from dsl.ir.location import Location
 from dsl.ir.types import TensorType
 from dsl.mpi import pulse
 from dsl.mpi.behind import Behind
-from dsl.mpi.board import PIECE, Board
+from dsl.mpi.board import PIECE, Board, Ways
 from dsl.mpi.buffers import Buffers
 from dsl.mpi.messages import Record
 from dsl.mpi.once import once
@@ -59,6 +60,7 @@ class Meeting:
         self._marks: Board | _Gather = board or _Gather(comm)
         self.reduces = board is not None and board.reduces
         self.reducer = None if board is None else board.reducer
+        self._ways = Ways()
         self.left: Call | None = None
 
     @property
@@ -76,11 +78,15 @@ class Meeting:
         board, call, digest, ufunc = self._board, self._call(what), _digest(what), UFUNCS[how]
         assert board is not None
         x, out = x.reshape(-1), out.reshape(-1)
-        step = PIECE // x.itemsize
+        step, begun = PIECE // x.itemsize, time.perf_counter()
+        large = x.size > step
+        past = large and self._ways.past_caches()
         for start in range(0, max(x.size, 1), step):
-            board.bring(x[start : start + step])
+            board.bring(x[start : start + step], past)
             self._meet(call, digest)
             board.reduce(ufunc, out[start : start + step], x[start : start + step])
+        if large:
+            self._ways.note(past, time.perf_counter() - begun, x.nbytes)
 
     def finish(self, what: str, out: np.ndarray, how: str) -> None:
         """Wait for the others after a reducer has brought this rank's array, and combine all."""
