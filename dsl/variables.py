@@ -27,6 +27,7 @@ from dsl.frontend.traced import (
     lift,
     supported_dtype,
 )
+from dsl.ir.operators import BINARY
 from dsl.runtime.claims import Claim, Claimable
 
 __all__ = ["Variable"]
@@ -353,22 +354,7 @@ def _unary(name: str) -> Callable[..., Any]:
     return apply
 
 
-_OPERATORS = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-)
-for _name in _OPERATORS:
+for _name in BINARY:
     setattr(Variable, f"__{_name}__", _binary(f"__{_name}__"))
     setattr(Variable, f"__r{_name}__", _binary(f"__r{_name}__"))
     setattr(Variable, f"__i{_name}__", _in_place(f"__i{_name}__"))

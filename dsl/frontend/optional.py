@@ -16,6 +16,7 @@ from dsl.errors import UnsupportedError
 from dsl.frontend.scopes import current_scope
 from dsl.frontend.traced import Kind, Traced, fresh, lift, read
 from dsl.frontend.trees import Structure, unflatten
+from dsl.ir.operators import BINARY
 from dsl.ir.remote import Remote
 
 __all__ = ["TracedOptional", "unwrap"]
@@ -96,21 +97,7 @@ def _binary(apply: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Any,
     return lambda self, other: apply(self.get(), unwrap(other))
 
 
-for _name in [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "lshift",
-    "rshift",
-    "and",
-    "or",
-    "xor",
-    "matmul",
-]:
+for _name in BINARY:
     _apply = getattr(operator, f"__{_name}__")
     setattr(TracedOptional, f"__{_name}__", _binary(_apply, False))
     setattr(TracedOptional, f"__r{_name}__", _binary(_apply, True))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import DeviceError
+from dsl.ir.operators import BINARY
 from dsl.ir.types import TensorType, ValueType
 
 __all__ = ["Remote"]
@@ -87,23 +88,7 @@ class Remote:
     __hash__ = object.__hash__
 
 
-_OPERATORS = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "divmod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-)
-for _name in _OPERATORS:
+for _name in (*BINARY, "divmod"):
     for _form in (_name, f"r{_name}", f"i{_name}"):
         setattr(Remote, f"__{_form}__", Remote.refuse)
 for _name in dir(np.ndarray):
