@@ -303,3 +303,12 @@ def test_few_columns_that_are_summed_over_many_rows_are_turned_round() -> None:
             for got, want in zip(f(given, weights), forces(given, weights), strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
     assert "rows turned round" in str(f.lower(points, weights).memory_report())
+
+
+@pytest.mark.parametrize("function", [np.exp, np.exp2])
+def test_functions_of_floats_beside_doubles_fill_half_a_register(function: Any) -> None:
+    x = np.linspace(-3, 3, 301, dtype=np.float32)
+    y = np.linspace(1, 2, 301)
+    alone = dsl.jit(lambda x: function(x))(x)
+    beside = dsl.jit(lambda x, y: function(x) * y)(x, y)
+    np.testing.assert_array_equal(beside, alone * y)

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dsl.codegen import windows
+from dsl.codegen.math import by_register
 
 __all__ = ["Body", "Widened", "read"]
 
@@ -57,10 +58,9 @@ _INTRINSICS = frozenset(
     f"llvm.{name}"
     for name in (
         "fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fma", "maximum", "minimum", "maxnum", "minnum",
-        "smax", "smin", "umax", "umin", "ldexp",
+        "smax", "smin", "umax", "umin",
     )
 )  # fmt: skip
-_SCALE = "llvm.ldexp"
 _MATH = re.compile(r"dsl_math_(\w+)_x1_(f32|f64)")
 
 # How lanes are combined, by the instruction that combines elements; those of `_SAME` may count an element twice.
@@ -195,11 +195,13 @@ def _parse(line: str) -> _Step | None:
 
 def _parse_call(m: re.Match[str]) -> _Step | None:
     flags, type, name = m[2] or "", m[3], m[4]
-    stem = _SCALE if name.startswith(_SCALE) else name.rpartition(".")[0]
+    stem = name.rpartition(".")[0]
+    args = tuple(tuple(arg.split(" ", 1)) for arg in m[5].split(", "))
+    if stem in by_register.STEMS:
+        return _Step(m[1], stem, type, args)
     if not (_MATH.fullmatch(name) or stem in _INTRINSICS):
         return None
-    args = tuple(tuple(arg.split(" ", 1)) for arg in m[5].split(", "))
-    if stem != _SCALE and any(arg[0] != type for arg in args):
+    if any(arg[0] != type for arg in args):
         return None
     op = name if _MATH.fullmatch(name) else stem
     return _Step(m[1], f"{flags} {op}".strip(), type, args)
@@ -244,7 +246,7 @@ def _classify(body: Body, step: _Step) -> bool:
         address = step.args[1][1]
         return address in body.sums or body.counts.get(address) == _BYTES[step.type]
     names = [name for _, name in step.args]
-    if any(name in body.vectors for name in names):
+    if step.op in by_register.STEMS or any(name in body.vectors for name in names):
         if step.op == "getelementptr" or not _is_quick(step):
             return False
         body.vectors.add(step.result)
@@ -422,6 +424,12 @@ class _Widening:
         if step.result in self.windows:
             self.window_load(step, self.windows[step.result])
             return
+        if step.op in by_register.STEMS:
+            args = [self.vector(*arg) for arg in step.args]
+            lines, called = by_register.write(step.op, step.type, made, self.lanes, args)
+            self.out.body += lines
+            self.out.calls |= called
+            return
         total = next((t for t in self.given.sums.values() if t.combine is step), None)
         whole = f"{made}.whole" if self.stop and total is not None else made
         self.out.body.append(f"  {whole} = {self.instruction(step)}")
@@ -542,8 +550,6 @@ class _Widening:
             callee = f"dsl_math_{found[1]}_x{self.lanes}_{found[2]}"
         else:
             callee = self.overloaded(name.removeprefix("llvm."), step.type)
-        if name == _SCALE:
-            callee += f".v{self.lanes}i32"
         wide, types = self.type(step.type), [self.type(type) for type, _ in step.args]
         self.out.calls[callee] = wide, types
         return _called(
@@ -613,7 +619,6 @@ def _text(step: _Step, type: str, args: Sequence[str], operands: str = "") -> st
     *flags, name = op.split()
     if name in _INTRINSICS or _MATH.fullmatch(name):
         own = name if _MATH.fullmatch(name) else f"{name}.{_SUFFIX.get(step.type, step.type)}"
-        own += ".i32" if name == _SCALE else ""
         return _called(
             own, flags, type, [f"{kind} {arg}" for (kind, _), arg in zip(step.args, args)]
         )

@@ -29,7 +29,7 @@ _STEP = 12  # instructions of a loop that is done in one step, if all of it fits
 _LONG = 200  # instructions of a loop in which functions are called even if they are short
 _SMALL = 6  # instructions of a loop that works on four vectors at once
 _CHAIN = (
-    45  # instructions of a loop with functions, whose steps wait for one another, that works on two
+    80  # instructions of a loop with functions, whose steps wait for one another, that works on two
 )
 
 

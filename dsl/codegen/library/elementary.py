@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 
-from dsl.codegen import math
+from dsl.codegen import math, widen
+from dsl.codegen.kernels.vectors import Recorded, WideLoops
 from dsl.codegen.library.vectors import vector
 from dsl.codegen.llvm import Function, Module, Value
 from dsl.codegen.vector_unit import register_bytes
@@ -37,9 +38,27 @@ def module_text(symbol: str) -> str:
     fn = module.function(symbol, whole, params, attributes=attributes)
     if lanes == 1:
         fn.ret(math.inline(fn, name, *fn.params))
+    elif math.define(name, type).by_register:
+        _written_out(fn, name, lanes, type, whole)
     else:
         _lane_by_lane(fn, name, lanes, type, whole)
     return module.text()
+
+
+def _written_out(fn: Function, name: str, lanes: int, type: str, whole: str) -> None:
+    """Write the function by vectors, with instructions that LLVM's vectoriser does not know."""
+    size = lanes * (4 if type == "float" else 8)
+    *places, target = [fn.alloca(size, size) for _ in (*fn.params, None)]
+    for place, param in zip(places, fn.params):
+        fn.store(param, place)
+    counter = fn.name_value("i64")
+    with fn.recorded() as lines:
+        args = [fn.load(type, fn.gep(place, counter, type)) for place in places]
+        fn.store(math.splice(fn, name, *args), fn.gep(target, counter, type))
+    body = widen.read(lines, counter.text)
+    assert body is not None
+    WideLoops().wide_step(fn, Recorded(body, counter, lines, spliced=True), lanes, 0)
+    fn.ret(fn.load(whole, target))
 
 
 def _lane_by_lane(fn: Function, name: str, lanes: int, type: str, whole: str) -> None:

@@ -1,21 +1,22 @@
 """Elementary functions as scalar LLVM IR that LLVM's loop vectoriser turns into straight vector code.
 
 `call(fn, "exp", x)` emits a call of `@dsl.exp.f32` or `@dsl.exp.f64`, after the argument's type, and adds that
-function to the module. It is always inlined. There are no branches, tables or calls in it: selection is by `select`,
-2**n is put together from bits. (sin, cos, tan and fmod call libm for arguments that hardly occur, in a way that does
-not keep a loop from being vectorised: see `reals.Body.rarely`.) Where `fn.lanes` tells how the loop around will be
-vectorised, as in kernels, the call is one of a routine instead, see `dsl.codegen.library.elementary`; or a short
-function's instructions are put in its place, where `fn.spliced` asks for that.
+function to the module. It is always inlined. There are no branches or calls in it, and no tables but one in a register,
+see `by_register`: selection is by `select`, 2**n is put together from bits. (sin, cos, tan and fmod call libm for
+arguments that hardly occur, in a way that does not keep a loop from being vectorised: see `reals.Body.rarely`.) Where
+`fn.lanes` tells how the loop around will be vectorised, as in kernels, the call is one of a routine instead, see
+`dsl.codegen.library.elementary`; or a short function's instructions are put in its place, where `fn.spliced` asks for
+that.
 
 Special values are NumPy's and SciPy's: NaN, infinities, signed zeros, subnormal numbers, overflow. The largest errors
 found over the whole range, in units of the last place (`tests/test_math.py` with 1.5 million samples of each part of
 it; `erfinv` and `digamma` in f64: 5000 in all), and the best time for an element in a loop over data in the L2 cache,
-one thread with AVX-512 of a shared Emerald Rapids (tanh: with AVX2 of a Zen 3):
+one thread with AVX-512 of a shared Emerald Rapids (tanh: with AVX2 of a Zen 3; exp and exp2 in f32: of a Zen 4):
 
 | function | ulp, f32 | ulp, f64 | ns, f32 | ns, f64 |
 | --- | --- | --- | --- | --- |
-| exp | 0.90 | 0.93 | 0.27 | 0.70 |
-| exp2 | 0.83 | 0.90 | 0.25 | 0.67 |
+| exp | 0.99 | 0.93 | 0.14 | 0.70 |
+| exp2 | 0.98 | 0.90 | 0.13 | 0.67 |
 | expm1 | 1.06 | 1.16 | 0.41 | 0.96 |
 | log | 0.87 | 0.84 | 0.41 | 1.00 |
 | log2 | 1.11 | 0.99 | 0.44 | 1.09 |
@@ -62,6 +63,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dsl.codegen.llvm import Function, Value
+from dsl.codegen.math import by_register
 from dsl.codegen.math.digamma import digamma
 from dsl.codegen.math.erfinv import erfinv
 from dsl.codegen.math.error_function import erf, erfc
@@ -138,7 +140,7 @@ def call(fn: Function, name: str, *args: Value) -> Value:
         return inline(fn, name, *args)
     if fn.spliced is not None and is_short(name, args[0].type):
         fn.spliced.append(name)
-        return _splice(fn, name, *args)
+        return splice(fn, name, *args)
     return _call_routine(fn, name, *args)
 
 
@@ -147,7 +149,7 @@ def is_short(name: str, type: str) -> bool:
     return 0 < len(define(name, type).steps) <= _SHORT
 
 
-def _splice(fn: Function, name: str, *args: Value) -> Value:
+def splice(fn: Function, name: str, *args: Value) -> Value:
     """Emit a function's instructions in the place of a call."""
     definition = define(name, args[0].type)
     for external, (result, params, attributes) in definition.declarations.items():
@@ -208,7 +210,12 @@ class Definition:
     declarations: dict[str, tuple[str, list[str], str]]
     has_parts: bool
     steps: list[tuple[str, str]]
-    """Of a function that is one block and calls none: what each instruction makes, and its text."""
+    """Of a function that is one block and calls none but those of `by_register`: what each instruction makes, and its text."""
+
+    @property
+    def by_register(self) -> bool:
+        """Whether it is best written by vectors, with the instructions that `by_register` has."""
+        return bool(self.steps) and any(text in by_register.DEFINITIONS for text in self.texts)
 
 
 def define(name: str, type: str, part: str = "", *, device: bool = False) -> Definition:
@@ -233,7 +240,8 @@ def _definition(name: str, type: str, part: str, has_fma: bool, has_scaling: boo
     body.fn.ret(result)
     texts = {**body.includes, symbol: body.fn.text()}
     parts = body.far is not None
-    steps = [] if parts or body.includes else _steps(texts[symbol])
+    others = set(body.includes) - set(by_register.DEFINITIONS)
+    steps = [] if parts or others else _steps(texts[symbol])
     return Definition(symbol, result.type, texts, body.declarations, parts, steps)
 
 

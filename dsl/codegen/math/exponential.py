@@ -2,11 +2,15 @@
 
 x = n ln 2 + r with |r| <= ln 2 / 2; e**r is a polynomial; 2**n is put together from bits. Adding `shifter` rounds to
 the whole number n and leaves n in the low bits of the sum.
+
+With AVX-512 an instruction multiplies by 2**n, and for floats another takes 2**(k / 16) from a register: n is then a number of
+sixteenths, and the polynomial has half as many terms.
 """
 
 from __future__ import annotations
 
 from dsl.codegen.math.reals import (
+    F32,
     Double,
     Real,
     exact_fma,
@@ -37,6 +41,8 @@ EXP = {
         2.7631812064915005e-07, 2.5099858292986156e-08,
     ),
 }  # fmt: skip
+# The same for |r| <= ln 2 / 32
+EXP_NEAR = (0.5000162, 0.1666705)
 # The same, with a relative error for e**r - 1.
 EXPM1 = {
     "f32": (0.49999997, 0.16666546, 0.041667435, 0.008366273, 0.0013870697),
@@ -55,6 +61,8 @@ EXP2 = {
         1.0178047883704132e-07, 7.073910083515358e-09, 4.457228188703833e-10,
     ),
 }  # fmt: skip
+# The same for |r| <= 1 / 32
+EXP2_NEAR = (0.6931472, 0.24023429, 0.0555033)
 
 
 def exp(x: Real) -> Real:
@@ -65,6 +73,10 @@ def exp(x: Real) -> Real:
 
 def exp_of(x: Real) -> Real:
     """e**x for an x within `EXP_LIMITS`, or NaN."""
+    if x.body.has_scaling and x.format is F32:
+        n, root = _sixteenths(x, LOG2_E)
+        r = reduced(x, n)
+        return fma(r * polynomial(r, (1.0, *EXP_NEAR)), root, root).times_power(n)
     if x.body.has_scaling:
         n = (x * LOG2_E).intrinsic("rint")
         return polynomial(reduced(x, n), (1.0, 1.0, *EXP[x.format.name])).times_power(n)
@@ -98,6 +110,13 @@ def reduced_twice(x: Real, n: Real) -> Double:
     return r, fma(n, -low, first - r)
 
 
+def _sixteenths(x: Real, factor: float) -> Double:
+    """Round factor * x to a number n of sixteenths; return n and 2**(n - floor(n))."""
+    offset = x.format.shifter / 16
+    whole = fma(x, factor, offset)
+    return whole - offset, whole.bits().root()
+
+
 def _whole_part(x: Real, factor: float) -> tuple[Real, Double]:
     """Round factor * x to n; return n and two powers of two of about the same size with the product 2**n.
 
@@ -119,6 +138,10 @@ def exp2(x: Real) -> Real:
 
 def exp2_of(x: Real, low: Real | None = None) -> Real:
     """2**(x + low) for an x not far outside `EXP2_LIMITS`, or NaN, and a tiny correction."""
+    if x.body.has_scaling and x.format is F32:
+        n, root = _sixteenths(x, 1.0)
+        r = x - n if low is None else (x - n) + low
+        return fma(r * polynomial(r, EXP2_NEAR), root, root).times_power(n)
     n, scales = (x.intrinsic("rint"), None) if x.body.has_scaling else _whole_part(x, 1.0)
     r = x - n
     if low is not None:

@@ -57,25 +57,24 @@ LARGEST = {"f32": 89.5, "f64": 710.6}  # sinh and cosh are infinite from here on
 
 
 def tanh(x: Real) -> Real:
-    """Of the sum |x| = n ln 2 / 2 + r: over / (over + 2 - 2 tanh(r)), over = 2**n - 1 + (2**n + 1) tanh(r).
+    """Of the sum |x| = n ln 2 / 2 + r: over / (over + 1 - tanh(r)), over = (2**n - 1 + (2**n + 1) tanh(r)) / 2.
 
     For n = 0 that is tanh(r), without further rounding; for large n the error of `over` cancels. A multiple of 1/2 is
     rounded down to n, so r is above -1/8 ln 2 and hardly anything cancels in `over`.
     """
     format = x.format
     size = abs(x).at_most({"f32": 10.0, "f64": 20.0}[format.name])
-    offset = format.shifter / 2 + format.bias
+    offset = format.shifter / 2 + format.bias - 1
     halves = fma(size, 2 * LOG2_E, offset).bits() & -2
-    n, power = halves.real() - offset, (halves << (format.digits - 1)).real()
+    n, half = halves.real() - offset, (halves << (format.digits - 1)).real()
     high, low = HALF_LN2[format.name]
     r = exact_fma(n, -high, size)
     if format is F64:  # in single precision that is less than a tenth of the last place
         r = fma(n, -low, r)
     square = r * r
     part = fma(r * square, polynomial(square, TANH[format.name]), r)
-    over = fma(power + 1.0, part, power - 1.0)
-    under = over + fma(part, -2.0, 2.0)
-    return copysign(over / under, x)
+    over = fma(half + 0.5, part, half - 0.5)
+    return copysign(over / (over + (1.0 - part)), x)
 
 
 def sinh(x: Real) -> Real:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dsl.codegen.llvm import Function, Module, Value, float_constant
+from dsl.codegen.math import by_register
 
 __all__ = [
     "F32",
@@ -82,7 +83,7 @@ class Body:
 
     fn: Function
     has_fma: bool = True
-    has_scaling: bool = False  # whether the CPU multiplies by powers of two in one instruction
+    has_scaling: bool = False  # whether the CPU has the instructions of `by_register`
     near_only: bool = False
     far: Flag | None = None  # where `rarely` calls a function
     declarations: dict[str, tuple[str, list[str], str]] = field(default_factory=dict)
@@ -235,13 +236,8 @@ class Real:
         return select(self < limit, limit, self)
 
     def times_power(self, n: Real) -> Real:
-        """This times 2**n, n a whole number or, if this is a NaN, anything; for CPUs that have an instruction for it."""
-        name, type = f"llvm.ldexp.{self.format.name}.i32", self.value.type
-        self.body.declarations[name] = (type, [type, "i32"], "nounwind")
-        whole = self.body.define("i32", f"fptosi {type} {n.value.text} to i32")
-        whole = self.body.define("i32", f"freeze i32 {whole.text}")
-        text = f"call {type} @{name}({type} {self.value.text}, i32 {whole.text})"
-        return Real(self.body, self.body.define(type, text))
+        """This times 2**floor(n), for any n if this is a NaN; for CPUs that have an instruction for it."""
+        return Real(self.body, by_register.scale(self.body, self.value, n.value))
 
     def bits(self) -> Whole:
         whole = self.format.whole
@@ -310,6 +306,10 @@ class Whole:
     def compare(self, predicate: str, other: Whole | int) -> Flag:
         x, y, type = self.value.text, self.constant(other).value.text, self.format.whole
         return Flag(self.body, self.body.define("i1", f"icmp {predicate} {type} {x}, {y}"))
+
+    def root(self) -> Real:
+        """2**(k / 16), k being the last four bits; for floats, and CPUs that look such numbers up in a register."""
+        return Real(self.body, by_register.root(self.body, self.value))
 
     def real(self) -> Real:
         """The number with these bits."""
