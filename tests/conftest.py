@@ -18,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("DSL_VERIFY", "each")  # users' graphs are verified at the end alone
     device = config.getoption("--device")
     if device:  # in the environment, so that it holds in the processes that tests start as well
         os.environ["DSL_DEVICE"] = device if ":" in device else f"{device}:0"

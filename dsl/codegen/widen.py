@@ -38,6 +38,7 @@ _CONVERSIONS = (
 )  # fmt: skip
 _BYTES = {"i1": 0, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
+_ZEROS = ("0", "0x0000000000000000", "0xH0000", "false")
 _TYPE = r"(i1|i8|i16|i32|i64|half|float|double)\b"
 
 _LOAD = re.compile(rf"(\S+) = load {_TYPE}, ptr (%[\w.]+)(, align \d+)?")
@@ -147,6 +148,17 @@ class Body:
         """The size of the smallest elements in memory."""
         moved = (s for s in self.steps if s.op in ("load", "store") and self._is_wide(s))
         return min([8, *(_BYTES[s.type] for s in moved if s.args[-1][1] not in self.sums)])
+
+    @property
+    def fill(self) -> tuple[str, str, int] | None:
+        """The address that counts, the byte and the size of elements, if all that the loop does is fill memory with bytes."""
+        stores = [step for step in self.steps if step.op == "store"]
+        if self.vectors or len(stores) != 1 or any(step.op == "load" for step in self.steps):
+            return None
+        (type, value), (_, address) = stores[0].args
+        if value not in _ZEROS and not (type == "i8" and value.isdigit()):
+            return None
+        return address, "0" if value in _ZEROS else value, _BYTES[type]
 
     def widened(self, lanes: int, stop: str = "", start: str = "") -> Widened:
         """Return the body for vectors of so many lanes; with a `stop`, for those lanes alone whose count is below it.

@@ -16,6 +16,7 @@ from dsl.ir.types import TensorType, is_inexact, is_integer
 __all__ = [
     "commutes",
     "constant_of",
+    "depends",
     "fits",
     "has_effect",
     "is_array",
@@ -33,6 +34,19 @@ def is_flat(graph: Graph) -> bool:
 def is_array(value: Value) -> bool:
     """Tell whether a value is a tensor of rank 1 or more."""
     return isinstance(value.type, TensorType) and bool(value.type.shape)
+
+
+def depends(value: Value, source: Value) -> bool:
+    """Tell whether a value of a graph is computed from another one of it, or is that one."""
+    seen, pending = set[Node](), [value]
+    while pending:
+        current = pending.pop()
+        if current is source:
+            return True
+        if current.node not in seen:
+            seen.add(current.node)
+            pending += current.node.inputs
+    return False
 
 
 def has_effect(node: Node) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
+from dsl.codegen.control.weights import is_light
 from dsl.codegen.llvm import Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes
 from dsl.codegen.places import contiguous_copy
 from dsl.codegen.ranges import Linear, Ranges
 from dsl.ir import graph as ir
 from dsl.ir.dims import Dim, symbols_of
-from dsl.ir.facts import is_array
+from dsl.ir.facts import depends, is_array
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
 __all__ = ["Loop"]
 
 _STEP = 1 << 20  # a counter with smaller steps than this wraps round in no loop that ends
+
+
+_FEW = 64  # trips of a loop that LLVM may unroll
+_SUMS = frozenset(
+    (
+        "add",
+        "subtract",
+        "multiply",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "maximum",
+        "minimum",
+    )
+)
 
 
 class Carried:
@@ -176,17 +192,35 @@ class Loop:
         return found
 
     def is_serial(self) -> bool:
-        """Tell whether LLVM's passes over loops have nothing to do here: no arrays, and trips that wait for one another.
+        """Tell whether LLVM's passes over loops have nothing to do here: trips wait for one another.
 
-        Floats are added up in order. A loop around others is not vectorised, nor one whose trips cannot be counted.
+        A loop around others is not vectorised, nor one whose trips cannot be counted. Loops of few trips are unrolled. Where
+        elements of arrays are read or written, that is so of long loops at the top alone: others gain by what is moved out of them.
         """
         inside = [n for graph in self.node.regions for n in graph.walk()]
-        if any(is_array(v) for v in (*self.node.inputs, *(o for n in inside for o in n.outputs))):
-            return False
-        floats = any(item.param.dtype.kind in "fc" for item in self.carried)
-        waits = floats and not self.region.fn.module.fastmath
         loops = any(n.op.name in ("while", "scan") for n in self.body.nodes)
-        return waits or loops or not self.is_counted()
+        if any(is_array(v) for v in (*self.node.inputs, *(o for n in inside for o in n.outputs))):
+            plain = not loops and not self.region.program.depth and self.is_counted()
+            return plain and all(map(is_light, inside)) and self.waits()
+        return loops or not self.is_counted() or self.waits()
+
+    def waits(self) -> bool:
+        """Tell whether a trip needs a number of the trip before in a way that keeps LLVM from vectorising, and trips are many."""
+        trips = self.node.inputs[0].node
+        few = len(self.node.regions) == 1 and trips.op.name == "const"
+        if few and int(trips.attrs["value"].array) <= _FEW:
+            return False
+        return any(self.is_chain(item) for item in self.carried if not is_array(item.param))
+
+    def is_chain(self, item: Carried) -> bool:
+        """Tell whether a number comes of its last value otherwise than as a sum of integers, say."""
+        if not depends(item.result, item.param):
+            return False
+        if item.param.dtype.kind in "fc":
+            return not self.region.fn.module.fastmath
+        others = [v for v in item.result.node.inputs if v is not item.param]
+        sums = item.result.node.op.name in _SUMS and len(others) == 1
+        return not sums or depends(others[0], item.param)
 
     def is_counted(self) -> bool:
         """Tell whether a number to which each trip adds a constant ends the loop."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsl.codegen.control.carried import Loop
+from dsl.codegen.control.weights import weight
 from dsl.codegen.frame import STATUS
 from dsl.codegen.llvm import Operand, Value
 from dsl.codegen.repeats import emit_repeats
 from dsl.codegen.trapezoids import emit_trapezoids
 from dsl.ir import graph as ir
-from dsl.ir.facts import is_array
-from dsl.ir.registry import Trait
-from dsl.ir.types import size_of
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["emit_scan", "emit_while"]
 
 _POLL = 1 << 16  # trips between looks at the clock, for the keyboard
-_SMALL = 64  # elements of an array that take no longer than looking
-_LIGHT = frozenset(("const", "gather", "scatter", "dim_size"))
 
 
 def emit_while(region: Region, node: ir.Node) -> None:
@@ -144,23 +140,8 @@ def _poll(region: Region) -> None:
 
 def _poll_every(body: ir.Graph) -> int:
     """Return after how many trips to look: scalar code makes many in the time that looking takes, kernels do not."""
-    weights = [_weight(node) for node in body.walk()]
+    weights = [weight(node) for node in body.walk()]
     return {0: _POLL, 1: 64, 2: 1}[max(weights, default=0)]
-
-
-def _weight(node: ir.Node) -> int:
-    """0 for scalar code, branches and views, 1 for loops and small arrays, 2 for what goes through others."""
-    if node.op.name in ("while", "scan"):
-        return 1
-    if node.regions or node.op.name in _LIGHT or node.op.has(Trait.VIEW):
-        return 0
-    arrays = [v for v in (*node.inputs, *node.outputs) if is_array(v)]
-    return 0 if not arrays else 1 if all(map(_is_small, arrays)) else 2
-
-
-def _is_small(value: ir.Value) -> bool:
-    size = size_of(value.shape)
-    return isinstance(size, int) and size <= _SMALL
 
 
 def _is_short(node: ir.Node) -> bool:

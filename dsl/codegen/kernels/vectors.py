@@ -80,6 +80,9 @@ class WideLoops:
         low, high = ends
         one = register_bytes() // loop.body.widest
         extent = fn.sub(high, low)
+        if loop.body.fill is not None and (not isinstance(extent, int) or extent > _STAYING * one):
+            self.fill(fn, loop, low, extent)
+            return
         if fits_registers(extent, one) and loop.body.work <= _STEP and not loop.body.calls:
             self.wide_step(fn, loop, extent, low)
             return
@@ -117,6 +120,17 @@ class WideLoops:
             with fn.loop(low, high, lanes, metadata=self.plain(), counter=counter, as_written=True):
                 fn.replay(wide.body)
             fn.replay(wide.after)
+
+    @staticmethod
+    def fill(fn: Function, loop: Recorded, low: Operand, extent: Operand) -> None:
+        """Fill memory with bytes: the C library knows how to do that past the caches."""
+        assert loop.body.fill is not None
+        address, byte, size = loop.body.fill
+        fn.emit(f"{loop.counter.text} = add i64 {fn.as_value(low, 'i64').text}, 0")
+        fn.replay([line for line in loop.lines if not line.strip().startswith("store ")])
+        count = fn.as_value(fn.mul(extent, size), "i64")
+        given = (Value(address, "ptr", fn), Value(byte, "i8"), count, Value("false", "i1"))
+        fn.call("void", "llvm.memset.p0.i64", *given)
 
     def wide_step(self, fn: Function, loop: Recorded, lanes: Operand, at: Operand) -> None:
         """Emit a loop whose elements all fit into registers, without the loop: what it adds up can stay in them."""
@@ -227,7 +241,7 @@ class VectorLoops(WideLoops, Space):
         roots = list(self.kernel.stages[self.current].roots if self.inner else self.kernel.roots)
         moving = [e for r in roots for e in walk(r.expression) if var in e.vars]
         extent = fn.sub(ends[1], ends[0])
-        if not moving or (isinstance(extent, int) and extent < _SHORT):
+        if isinstance(extent, int) and extent < _SHORT:
             return False
         return all(e.dtype.kind != "c" for e in moving) and all(
             self.steps(r, var) <= {0, 1} for r in roots

@@ -1,0 +1,33 @@
+"""How much work a node is, beside what a loop around it does in each trip."""
+
+from __future__ import annotations
+
+from dsl.ir import graph as ir
+from dsl.ir.facts import is_array
+from dsl.ir.registry import Trait
+from dsl.ir.types import size_of
+
+__all__ = ["is_light", "weight"]
+
+_SMALL = 64  # elements of an array that take no longer than looking at the clock
+_LIGHT = frozenset(("const", "gather", "scatter", "dim_size"))
+
+
+def weight(node: ir.Node) -> int:
+    """0 for scalar code, branches and views, 1 for loops and small arrays, 2 for what goes through others."""
+    if node.op.name in ("while", "scan"):
+        return 1
+    if node.regions or node.op.name in _LIGHT or node.op.has(Trait.VIEW):
+        return 0
+    arrays = [v for v in (*node.inputs, *node.outputs) if is_array(v)]
+    return 0 if not arrays else 1 if all(map(_is_small, arrays)) else 2
+
+
+def is_light(node: ir.Node) -> bool:
+    """Tell whether a node is scalar code, a branch or a view."""
+    return weight(node) == 0
+
+
+def _is_small(value: ir.Value) -> bool:
+    size = size_of(value.shape)
+    return isinstance(size, int) and size <= _SMALL
