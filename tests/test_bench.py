@@ -273,3 +273,11 @@ def test_the_rates_of_graphs_and_sessions(
     assert [line.startswith(rate.name) for line, rate in zip(lines, RATES, strict=True)]
     found = json.loads(file.read_text(encoding="utf-8"))["rates"]
     assert all(row["rates"]["dsl"] > 0 for row in found)
+
+
+@pytest.mark.parametrize(("first", "compiled"), [(5.0, 4.0), (1.5, None), (2.0, None)])
+def test_a_compile_time_that_is_within_what_calls_vary_by_is_unknown(
+    first: float, compiled: float | None, tmp_path: Path
+) -> None:
+    contender = Contender("dsl", Dsl(tmp_path), firsts=[first], samples=[1.0, 2.0, 3.0])
+    assert contender.compile_time == compiled

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
-from dsl.codegen.control.weights import is_light
+from dsl.codegen.control.weights import weight
 from dsl.codegen.llvm import Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes
 from dsl.codegen.places import contiguous_copy
@@ -196,12 +196,15 @@ class Loop:
 
         A loop around others is not vectorised, nor one whose trips cannot be counted. Loops of few trips are unrolled. Where
         elements of arrays are read or written, that is so of long loops at the top alone: others gain by what is moved out of them.
+        Beside kernels, which say for themselves what they need, nothing else counts.
         """
         inside = [n for graph in self.node.regions for n in graph.walk()]
         loops = any(n.op.name in ("while", "scan") for n in self.body.nodes)
         if any(is_array(v) for v in (*self.node.inputs, *(o for n in inside for o in n.outputs))):
-            plain = not loops and not self.region.program.depth and self.is_counted()
-            return plain and all(map(is_light, inside)) and self.waits()
+            weights = set(map(weight, inside))
+            if weights == {0}:
+                return not self.region.program.depth and self.is_counted() and self.waits()
+            return weights <= {0, 2}
         return loops or not self.is_counted() or self.waits()
 
     def waits(self) -> bool:

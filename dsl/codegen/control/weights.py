@@ -7,7 +7,7 @@ from dsl.ir.facts import is_array
 from dsl.ir.registry import Trait
 from dsl.ir.types import size_of
 
-__all__ = ["is_light", "weight"]
+__all__ = ["weight"]
 
 _SMALL = 64  # elements of an array that take no longer than looking at the clock
 _LIGHT = frozenset(("const", "gather", "scatter", "dim_size"))
@@ -21,11 +21,6 @@ def weight(node: ir.Node) -> int:
         return 0
     arrays = [v for v in (*node.inputs, *node.outputs) if is_array(v)]
     return 0 if not arrays else 1 if all(map(_is_small, arrays)) else 2
-
-
-def is_light(node: ir.Node) -> bool:
-    """Tell whether a node is scalar code, a branch or a view."""
-    return weight(node) == 0
 
 
 def _is_small(value: ir.Value) -> bool:

@@ -161,7 +161,7 @@ class WideLoops:
         if body.calls:
             most = _REGISTERS
         elif body.sums:  # a sum waits for the addition before: several take turns
-            most = {1: 4, 2: 2, 3: 2}.get(len(body.sums), 1)
+            most = {1: 2 if loop.spliced else 4, 2: 2, 3: 2}.get(len(body.sums), 1)
         else:
             few = _CHAIN if loop.spliced else 2 * _SMALL
             most = 4 if body.work <= _SMALL else 2 if body.work <= few else 1

@@ -76,14 +76,14 @@ def emit_rows(
         return
     whole = fn.sub(m, fn.binary("srem", m, several))
     for start, stop, count in ((0, whole, several), (whole, m, 1)):
-        with fn.loop(start, stop, count) as first:
+        with fn.loop(start, stop, count, as_written=True) as first:
             rows(first, count)
 
 
 def _known_rows(fn: Function, m: int, several: int, rows: Callable[[Operand, int], None]) -> None:
     whole = m - m % several
     if m > several:
-        with fn.loop(0, whole, several) as first:
+        with fn.loop(0, whole, several, as_written=True) as first:
             rows(first, several)
     else:
         whole = 0
@@ -99,7 +99,7 @@ def _packed(fn: Function, dtype: np.dtype, n: int, k: int, b: Value, strides: St
     """Return a copy of the right operand with rows that lie together."""
     kind = register_type(dtype)
     copy = fn.alloca(n * k * dtype.itemsize)
-    with fn.loop(0, k) as l, fn.loop(0, n) as j:
+    with fn.loop(0, k, as_written=True) as l, fn.loop(0, n, as_written=True) as j:
         place = fn.add(fn.mul(l, strides[0]), fn.mul(j, strides[1]))
         found = fn.load(kind, at(fn, dtype, b, place))
         fn.store(found, at(fn, dtype, copy, fn.add(fn.mul(l, n), j)))
@@ -136,7 +136,7 @@ def _some_rows(
         for place in range(k):
             step(place)
     else:
-        with fn.loop(0, k) as l:
+        with fn.loop(0, k, as_written=True) as l:
             step(l)
     for i, row in enumerate(sums):
         for piece, total in zip(pieces, row):

@@ -24,7 +24,7 @@ __all__ = ["Contender", "Pace", "Result", "disagreement", "make_timer", "measure
 FILL = 2e-3  # seconds that a sample lasts at least
 PAUSE = 2e-3  # lets the threads of the last contender stop spinning before the next one starts
 MOST_SAMPLES = 200
-TRIES = 3  # of a cold compile
+TRIES = 5  # of a cold compile
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,11 @@ class Contender:
 
     @property
     def compile_time(self) -> float | None:
-        """The quickest first call, less the quickest of all calls."""
-        known = self.peer.compiles and self.firsts and self.samples
-        return max(0.0, min(self.firsts) - self.best) if known else None
+        """The quickest first call, less the quickest of all calls; unknown where the others vary by as much as that."""
+        if not (self.peer.compiles and self.firsts and self.samples):
+            return None
+        first = min(self.firsts)
+        return first - self.best if first > self.median else None
 
 
 @dataclass
