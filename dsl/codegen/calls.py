@@ -47,6 +47,8 @@ def emit_call(region: Region, node: ir.Node) -> None:
 
 
 def _assert(region: Region, node: ir.Node) -> None:
+    if region.ranges.holds(node.inputs[0]):
+        return
     condition = region.register(node.inputs[0])
     assert isinstance(condition, Value)
     if len(node.inputs) > 1 or not _plain_message(node):

@@ -527,6 +527,11 @@ class Function:
     def either(self, a: Value, b: Value) -> Value:
         return self.binary("or", a, b)
 
+    def distance(self, a: Value, b: Value) -> Value:
+        """How far apart two integers are, of any width, as one of 64 bits."""
+        apart = self.convert("sext", self.binary("sub", a, b), "i64")
+        return self.call("i64", "llvm.abs.i64", apart, Value("false", "i1"))
+
     def invert(self, a: Value) -> Value:
         return self.binary("xor", a, Value("true", "i1") if a.type == "i1" else -1)
 

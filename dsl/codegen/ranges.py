@@ -92,9 +92,33 @@ class Ranges:
             return Linear((), int(node.attrs["value"].array))
         if node.op.name in _WRAPPING and value.dtype != I64:
             return Linear(((Atom(), 1),))
+        if node.op.name == "cond":
+            return self._choice(node, node.outputs.index(value))
         rule = _RULES.get(node.op.name)
         found = rule(self, node) if rule is not None else None
         return found if found is not None else Linear(((Atom(), 1),))
+
+    def _choice(self, node: ir.Node, k: int) -> Linear:
+        """Return what one or the other branch gives; no branch is taken, so no more is known in it than outside."""
+        forms = []
+        for branch in node.regions:
+            for param, operand in zip(branch.params, node.inputs[1:], strict=True):
+                if isinstance(operand.type, TensorType) and operand.dtype.kind in "iu":
+                    self.forms.setdefault(param, self.form(operand))
+            forms.append(self.form(branch.results[k]))
+        return self.between(*forms)
+
+    def between(self, a: Linear, b: Linear) -> Linear:
+        """Return a number that is one of two."""
+        if a == b:
+            return a
+        small = self.is_small(a, b)
+        if self.is_natural(a - b):
+            return self.new([b], [a], small=small)
+        if self.is_natural(b - a):
+            return self.new([a], [b], small=small)
+        natural = self.is_natural(a) and self.is_natural(b)
+        return self.new([Linear()] if natural else [], [], small=small)
 
     def size(self, dim: DimLike) -> Linear:
         """Return a size as a sum of atoms."""
@@ -165,6 +189,18 @@ class Ranges:
                 return
             for number in _COMPARISONS[name](a, b, holds):
                 self.assume(number)
+
+    def holds(self, value: ir.Value) -> bool:
+        """Tell whether a comparison of integers surely holds."""
+        name, operands = value.node.op.name, value.node.inputs
+        if name not in _COMPARISONS or any(v.dtype.kind not in "iu" or v.shape for v in operands):
+            return False
+        a, b = (self.form(v) for v in operands)
+        if not (self.is_exact(a) and self.is_exact(b)):
+            return False
+        if name == "not_equal":
+            return self.is_natural(a - b + -1) or self.is_natural(b - a + -1)
+        return all(self.is_natural(number) for number in _COMPARISONS[name](a, b, True))
 
     def _assume_choice(self, node: ir.Node, k: int, holds: bool) -> None:
         """Python's `a and b`, where `b` must not be computed unless `a` holds, is a branch: if it holds, both do."""
@@ -275,6 +311,7 @@ _RULES: dict[str, Callable[[Ranges, ir.Node], Linear | None]] = {
     "cast": _cast,
     "dim_size": _dim_size,
     "identity": lambda r, node: r.form(node.inputs[0]),
+    "where": lambda r, node: r.between(*(r.form(v) for v in node.inputs[1:])),
     "bitwise_and": lambda r, node: (
         r.new([Linear()], [r.form(node.inputs[1])], small=r.is_small(r.form(node.inputs[1])))
         if r.is_natural(r.form(node.inputs[1]))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dsl.codegen import elementwise
+from dsl.codegen.elementwise.integer_division import divide_by_natural, divide_naturals
 from dsl.codegen.evaluate import wrap_index
 from dsl.codegen.expressions import Affine
 from dsl.codegen.expressions import given as at_register
@@ -24,10 +25,11 @@ __all__ = ["check_box", "check_span", "check_start", "checked_index", "emit_chec
 
 def emit_scalar(region: Region, node: ir.Node) -> None:
     """Emit a node whose operands and results are registers, or an element of an array."""
-    special = _SPECIAL.get(node.op.name)
-    if special is not None:
-        special(region, node)
-        return
+    _SPECIAL.get(node.op.name, emit_elementwise)(region, node)
+
+
+def emit_elementwise(region: Region, node: ir.Node) -> None:
+    """Emit an elementwise op on registers."""
     args = [region.register(v) for v in node.inputs]
     inputs, outputs = [v.dtype for v in node.inputs], [v.dtype for v in node.outputs]
 
@@ -101,6 +103,24 @@ def wrapped(region: Region, node: ir.Node, source: ir.Value, axis: int, size: Di
     if exact and (natural or region.ranges.is_natural(form + count)):
         region.ranges.assume(count - form + -1)  # it has been checked: what follows may rely on it
     return at_register(place, source, not natural)
+
+
+def division(region: Region, node: ir.Node) -> None:
+    """A quotient or remainder of integers: a divisor that is surely positive is not looked at, nor the sign of what surely has none."""
+    x, y = node.inputs
+    forms = [region.ranges.form(v) for v in (x, y)]
+    known = all(map(region.ranges.is_exact, forms)) and x.dtype.kind == "i" and not x.shape
+    if not (known and region.ranges.is_natural(forms[1] + -1)):
+        emit_elementwise(region, node)
+        return
+    a, b = region.register(x), region.register(y)
+    assert isinstance(a, Value)
+    assert isinstance(b, Value)
+    divide = divide_naturals if region.ranges.is_natural(forms[0]) else divide_by_natural
+    found = dict(zip(("floor_divide", "remainder"), divide(region.fn, x.dtype, a, b)))
+    names = found if node.op.name == "divmod" else (node.op.name,)
+    for value, name in zip(node.outputs, names, strict=True):
+        region.registers[value] = found[name]
 
 
 def broadcast_dim(region: Region, node: ir.Node) -> None:
@@ -213,6 +233,7 @@ _SPECIAL: dict[str, Callable[[Region, ir.Node], None]] = {
     "reshape": reshape,
     "gather": gather,
     "broadcast_dim": broadcast_dim,
+    **dict.fromkeys(("floor_divide", "remainder", "divmod"), division),
 }
 _CHECKS: dict[str, Callable[[Region, ir.Node], None]] = {
     "dynamic_slice": check_dynamic_slice,

@@ -84,6 +84,7 @@ class Loop:
             self.carried.append(Carried(initial, param, result, in_place))
         self.outputs = node.outputs
         self.facts: Any = {}
+        self.counts: dict[Carried, list[bool]] = {}  # whether each trip adds to a number, or takes
         self.forms = self.steps()
 
     def begin(self) -> None:
@@ -176,7 +177,7 @@ class Loop:
                 inner.ranges.forms[param] = outer.form(operand)
 
     def steps(self) -> dict[Carried, Linear]:
-        """Bounds of carried integers to which each trip adds a constant."""
+        """Bounds of carried integers which no trip makes smaller, or none larger, by little at a time."""
         probe = Ranges()
         found = {}
         for item in self.carried:
@@ -184,12 +185,26 @@ class Loop:
                 continue
             change = probe.form(item.result) - probe.form(item.param)
             start = self.region.ranges.form(item.initial)
-            steady = not change.terms and abs(change.constant) < _STEP
-            low = [start] if steady and change.constant >= 0 else []
-            high = [start] if steady and change.constant <= 0 else []
+            steady = probe.is_natural(change + _STEP) and probe.is_natural(
+                Linear((), _STEP) - change
+            )
+            low = [start] if steady and probe.is_natural(change) else []
+            high = [start] if steady and probe.is_natural(change.times(-1)) else []
+            self.counts[item] = [steady and probe.is_natural(change.times(s) + -1) for s in (1, -1)]
             small = steady and self.region.ranges.is_small(start)
             found[item] = self.region.ranges.new(low, high, small=small)
         return found
+
+    def clock(self, ranges: Ranges) -> Carried | None:
+        """Return a number that each trip brings nearer to where the test, of which the ranges know that it holds, ends the loop."""
+        own = {atom for form in self.forms.values() for atom, _ in form.terms}
+        for item, (rises, falls) in self.counts.items():
+            ((atom, _),) = self.forms[item].terms
+            lows, highs = ranges.facts.get(atom, ([], []))
+            ends = [*(highs if rises else ()), *(lows if falls else ())]
+            if any(own.isdisjoint(a for a, _ in end.terms) for end in ends):
+                return item
+        return None
 
     def is_serial(self) -> bool:
         """Tell whether LLVM's passes over loops have nothing to do here: trips wait for one another.

@@ -6,12 +6,14 @@ does, as that keeps LLVM from unrolling them: they tell how many trips they made
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from dsl.codegen.control.carried import Loop
+from dsl.codegen.control.endings import endings
 from dsl.codegen.control.weights import weight
 from dsl.codegen.frame import STATUS
-from dsl.codegen.llvm import Operand, Value
+from dsl.codegen.llvm import Operand, Value, read
 from dsl.codegen.repeats import emit_repeats
 from dsl.codegen.trapezoids import emit_trapezoids
 from dsl.ir import graph as ir
@@ -38,35 +40,41 @@ def emit_while(region: Region, node: ir.Node) -> None:
     inner.run()
     inner.ranges.assume_condition(test.results[0])
     loop.facts = inner.ranges.facts
-    predicate = inner.register(test.results[0])
-    assert isinstance(predicate, Value)
-    fn.branch_if(predicate, inside, after)
+    # Who is within a loop that looks often need not look, if it surely ends: only what it did counts.
+    clock = loop.clock(inner.ranges) if region.program.depth and every > 1 else None
+    fn.branch_if(_single(inner, test.results[0]), inside, after)
     fn.start(inside)
     inner = loop.enter(body, ())
     region.program.depth += 1
     inner.run()
     region.program.depth -= 1
+    ended = [_single(inner, item.result) for item in endings(loop.carried, test)]
     loop.next(inner, body)
+    if ended:
+        again = fn.label("again")
+        fn.branch_if(reduce(fn.either, ended), after, again)
+        fn.continue_in(again)
     if every == 1:
         _poll(region)
     elif _has_loops(body):
         _spend(region, 1)
         _poll_if_spent(region)
-    else:
+    elif clock is None:
         left.set(fn.binary("sub", left.get(), 1))
         with fn.if_(fn.compare("eq", left.get(), 0), unlikely=True):
             _poll(region)
             left.set(every)
     fn.branch(head)
     fn.continue_in(after)
+    if clock is not None and not _has_loops(body):
+        _spend(region, fn.distance(read(clock.variables), _single(region, clock.initial)))
     loop.end()
 
 
 def emit_scan(region: Region, node: ir.Node) -> None:
     (body,) = node.regions
     fn = region.fn
-    trips = region.register(node.inputs[0])
-    assert isinstance(trips, Value)
+    trips = _single(region, node.inputs[0])
     loop = Loop(region, node, node.inputs[1:], 1)
     loop.begin()
     if any(emit(loop, trips, lambda: _poll(region)) for emit in (emit_repeats, emit_trapezoids)):
@@ -74,7 +82,6 @@ def emit_scan(region: Region, node: ir.Node) -> None:
         return
     every = _poll_every(body)
     spends = every > 1 and _has_loops(body)
-    # Who is within a loop that looks often need not look: only what it did counts.
     poll = every > 1 and not spends and not region.program.depth and not _is_short(node)
     start = fn.variable("i64", 0)
     if poll:
@@ -109,6 +116,13 @@ def emit_scan(region: Region, node: ir.Node) -> None:
     elif every > 1 and not spends and region.program.depth:
         _spend(region, trips)
     loop.end()
+
+
+def _single(region: Region, value: ir.Value) -> Value:
+    """Return the register of a flag or an integer."""
+    found = region.register(value)
+    assert isinstance(found, Value)
+    return found
 
 
 def _has_loops(body: ir.Graph) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsl.codegen.llvm import Function, Value
 
-__all__ = ["DIVISIONS", "SCALAR_DIVISIONS", "constant_of"]
+__all__ = ["DIVISIONS", "SCALAR_DIVISIONS", "constant_of", "divide_by_natural", "divide_naturals"]
 
 Results = tuple[Value, Value]
 Truncating = Callable[[Function, np.dtype, Value, Value], Results]
@@ -111,9 +111,33 @@ def _divmod(fn: Function, dtype: np.dtype, x: Value, y: Value, *, vector: bool) 
     divisor = constant_of(y)
     if dtype.kind == "i" and divisor is not None and divisor > 0:
         return _by_positive(fn, dtype, x, y, divisor)
-    quotient, remainder = _truncating(fn, dtype, x, y, vector=vector)
     if dtype.kind == "u":
-        return quotient, remainder
+        return _truncating(fn, dtype, x, y, vector=vector)
+    if vector or divisor is not None:
+        return _rounding_down(fn, dtype, x, y, vector=vector)
+    return _by_cases(fn, dtype, x, y)
+
+
+def _by_cases(fn: Function, dtype: np.dtype, x: Value, y: Value) -> Results:
+    """Divide single numbers: most have no sign, and then what comes of it does not wait for signs to be looked at."""
+    found = [fn.variable(x.type, 0) for _ in range(2)]
+    plain = fn.both(fn.compare("sgt", y, 0), fn.compare("sge", x, 0))
+
+    def keep(results: Results) -> None:
+        for variable, result in zip(found, results):
+            variable.set(result)
+
+    fn.if_else(
+        plain,
+        lambda: keep(divide_naturals(fn, dtype, x, y)),
+        lambda: keep(_rounding_down(fn, dtype, x, y, vector=False)),
+    )
+    return found[0].get(), found[1].get()
+
+
+def _rounding_down(fn: Function, dtype: np.dtype, x: Value, y: Value, *, vector: bool) -> Results:
+    """Divide signed integers, and round down."""
+    quotient, remainder = _truncating(fn, dtype, x, y, vector=vector)
     opposite = fn.compare("slt", fn.binary("xor", remainder, y), 0)
     down = fn.both(opposite, fn.compare("ne", remainder, 0))
     return (
@@ -126,6 +150,16 @@ def _by_positive(fn: Function, dtype: np.dtype, x: Value, y: Value, divisor: int
     """Divide by a positive constant; shifts round down by themselves, and so do masks."""
     if divisor & (divisor - 1) == 0:
         return fn.binary("ashr", x, divisor.bit_length() - 1), fn.binary("and", x, divisor - 1)
+    return divide_by_natural(fn, dtype, x, y)
+
+
+def divide_naturals(fn: Function, dtype: np.dtype, x: Value, y: Value) -> Results:
+    """Divide a number that is not negative by a positive one."""
+    return fn.binary("udiv", x, y), fn.binary("urem", x, y)
+
+
+def divide_by_natural(fn: Function, dtype: np.dtype, x: Value, y: Value) -> Results:
+    """Divide by a positive number, and round down."""
     quotient, remainder = _by_instruction(fn, dtype, x, y)
     down = fn.compare("slt", remainder, 0)
     return (
