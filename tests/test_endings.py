@@ -194,3 +194,25 @@ def test_an_index_that_a_branch_moves_on_is_checked() -> None:
     assert dsl.jit(grows_in_one_branch)(x) == grows_in_one_branch(x)
     with pytest.raises(IndexError):
         dsl.jit(grows_in_one_branch)(np.ones(3))
+
+
+def counted(x, bins, count):
+    for value in x:
+        bins[int(value * len(bins))] += 1
+        count += 1
+    return count
+
+
+def test_floats_that_become_indices() -> None:
+    bins = np.zeros(4, np.int64)
+    for dtype in (np.float64, np.float32):
+        dsl.jit(counted)(np.array([0.1, 0.9, 0.3, 0.99, -0.3], dtype), bins, 0)
+    np.testing.assert_array_equal(bins, [2, 2, 0, 6])
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 1e30, 1.0])
+def test_floats_out_of_range_are_no_indices(bad: float) -> None:
+    with pytest.raises((IndexError, OverflowError, ValueError)):
+        counted(np.array([0.5, bad]), np.zeros(4, np.int64), 0)
+    with pytest.raises((IndexError, OverflowError, ValueError)):
+        dsl.jit(counted)(np.array([0.5, bad]), np.zeros(4, np.int64), 0)
