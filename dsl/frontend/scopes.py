@@ -133,6 +133,7 @@ class Storage:
         "aliases",
         "ambiguous",
         "defined",
+        "follows",
         "half",
         "loc",
         "origin",
@@ -153,6 +154,8 @@ class Storage:
         self.outside = origin is not None
         # Those of an argument that is not contiguous; symbols where they are not known.
         self.strides: Shape | None = None
+        # Whether NumPy lays it out as the arrays that it is computed from.
+        self.follows = False
         # The storage, and views of it, whose memory this copy is in NumPy if the sizes allow it.
         self.shown: tuple[weakref.ref[Storage], tuple[Any, ...]] | None = None
         self.ambiguous: list[weakref.ref[Storage]] = []

@@ -396,7 +396,9 @@ class Traced:
         if not copy and target == self.dtype:
             return self
         kind = Kind.ARRAY if self.kind is Kind.ARRAY else Kind.SCALAR
-        return fresh(cast(read(self), target), kind)
+        made = fresh(cast(read(self), target), kind)
+        made.storage.follows = order == "K"
+        return made
 
     def view(self, dtype: Any = None, type: Any = None) -> Traced:
         if dtype is None:

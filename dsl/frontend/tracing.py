@@ -14,6 +14,7 @@ from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, Un
 from dsl.frontend.branches import Either
 from dsl.frontend.convert import refuse_generator
 from dsl.frontend.leaves import BranchRaise
+from dsl.frontend.order import argument_strides, memory_order
 from dsl.frontend.runtime import call
 from dsl.frontend.scopes import (
     Capture,
@@ -32,10 +33,20 @@ from dsl.frontend.strides import unknown
 from dsl.frontend.text import TracedText
 from dsl.frontend.traced import Kind, Traced, lift, read
 from dsl.frontend.trees import Structure, flatten, forwarded, unflatten
-from dsl.frontend.views import DynamicSliced, Picked, Reshaped, Stepped, View, resolve, symbols_in
+from dsl.frontend.views import (
+    DynamicSliced,
+    Picked,
+    Reshaped,
+    Stepped,
+    Transposed,
+    View,
+    resolve,
+    symbols_in,
+)
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Graph, Value
 from dsl.ir.location import Location
+from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
 from dsl.ir.types import Shape, TensorType, bind_shape
 
@@ -438,7 +449,19 @@ class _Outputs:
             return Source("output", self.add(read(leaf), object()))
         if storage.origin is not None:
             return Source("input", storage.origin, views)
-        return Source("output", self.add(storage.get(), id(storage)), views)
+        value, turned = self.laid_out(storage)
+        return Source("output", self.add(value, id(storage)), (*turned, *views))
+
+    def laid_out(self, storage: Storage) -> tuple[Value, tuple[View, ...]]:
+        """Return an array in the order of its axes that NumPy would have in memory, and the view that shows it as it is."""
+        value = storage.get()
+        axes = tuple(range(len(value.shape)))
+        elementwise = storage.follows and value.node.op.has(Trait.ELEMENTWISE)
+        order = memory_order(value, argument_strides(self.trace)) if elementwise else axes
+        if order == axes:
+            return value, ()
+        back = Transposed(tuple(map(order.index, axes)))
+        return current_scope().emit("transpose", value, axes=order), (back,)
 
     def is_seen(self, view: View) -> bool:
         """Tell whether the view of an array can be made when the results are delivered."""

@@ -124,7 +124,7 @@ def apply(
         return decided
     values = broadcast_values([operand(x, t) for x, t in zip(inputs, loop, strict=False)])
     outputs = current_scope().node(UFUNC_OPS[ufunc], values, {}).outputs
-    results = tuple(_as_array(v, inputs) for v in outputs)
+    results = tuple(map(_laid_out, outputs))
     stored = tuple(
         _store(r, o, where, casting) for r, o in zip(results, _outs(out, len(results)), strict=True)
     )
@@ -140,8 +140,11 @@ def _without_subclass(x: Any) -> Any:
 _PYTHON_NUMBERS = (bool, int, float, complex)
 
 
-def _as_array(value: Value, inputs: tuple[Any, ...]) -> Traced:
-    return wrap(value)
+def _laid_out(value: Value) -> Traced:
+    """Return the result of a ufunc, which lies in memory as its operands do."""
+    result = wrap(value)
+    result.storage.follows = True
+    return result
 
 
 def _has_traced(items: Any) -> bool:

@@ -24,7 +24,9 @@ from dsl.frontend.functions.arguments import (
 from dsl.frontend.functions.elementwise import where
 from dsl.frontend.library import implements
 from dsl.frontend.numbers import assigned, is_assigned, is_plain_number, made
-from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.order import argument_strides, memory_order
+from dsl.frontend.scopes import current_scope, current_trace, here
+from dsl.frontend.strides import contiguous
 from dsl.frontend.traced import (
     _FUNCTIONS,
     Kind,
@@ -37,7 +39,9 @@ from dsl.frontend.traced import (
     fresh,
     lift,
     read,
+    strides_of,
     supported_dtype,
+    transpose_view,
 )
 from dsl.ir.dims import Dim, DimLike, dim_max
 from dsl.ir.graph import Value
@@ -123,14 +127,7 @@ def _check_same_shape(parts: list[Array]) -> None:
         raise ShapeError(text, location=here())
 
 
-@implements(
-    "asarray",
-    "asanyarray",
-    "ascontiguousarray",
-    "asfortranarray",
-    "asarray_chkfinite",
-    creates=True,
-)
+@implements("asarray", "asanyarray", "asarray_chkfinite", creates=True)
 def asarray(
     a: Any,
     dtype: Any = None,
@@ -142,6 +139,37 @@ def asarray(
 ) -> Any:
     """Return an array, the same one if it already has the dtype."""
     return array(a, dtype, copy=bool(copy))
+
+
+@implements("ascontiguousarray", creates=True)
+def ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
+    """Return an array of at least one axis in C order: the same one if it is so."""
+    found = array(a, dtype, copy=False)
+    if not found.ndim:
+        return found.reshape(1)
+    return found if _is_ordered(found, tuple(range(found.ndim))) else found.copy()
+
+
+@implements("asfortranarray", creates=True)
+def asfortranarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
+    """Return an array in Fortran's order: the same one if it is so."""
+    found = array(a, dtype, copy=False)
+    reverse = tuple(reversed(range(found.ndim)))
+    if _is_ordered(found, reverse):
+        return found
+    turned = current_scope().emit("transpose", read(found), axes=reverse)
+    return transpose_view(fresh(turned), reverse)
+
+
+def _is_ordered(a: Any, order: tuple[int, ...]) -> bool:
+    """Tell whether an array's axes lie in memory in an order, without gaps."""
+    shape = a.type.shape
+    wanted = contiguous(tuple(shape[k] for k in order), a.itemsize)
+    strides = tuple(wanted[order.index(k)] for k in range(len(order)))
+    trace = current_trace()
+    if trace is not None and a.storage.follows and not a.views:
+        return memory_order(read(a), argument_strides(trace)) == order
+    return strides_of(a) == (shape, strides)
 
 
 @implements("copy")
