@@ -225,6 +225,22 @@ def test_programs_that_are_very_long_are_compiled_as_written(
     assert used == [True, False]
 
 
+def layers(x: np.ndarray, weights: list[np.ndarray]) -> Any:
+    for w in weights:
+        centred = x - x.mean(axis=1, keepdims=True)
+        x = np.tanh(centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 0.1) @ w)
+    return x
+
+
+@pytest.mark.parametrize("size", [5, 300])
+def test_equal_kernels_of_long_programs_are_one_function(size: int) -> None:
+    rng = np.random.default_rng(0)
+    x, weights = rng.random((size, 6)), [rng.random((6, 6)) for _ in range(40)]
+    np.testing.assert_allclose(dsl.jit(layers)(x, weights), layers(x, weights), rtol=1e-9)
+    text = dsl.jit(layers).ir(x, weights, stage="llvm")
+    assert 1 <= text.count("define internal void @kernel") <= 10
+
+
 def test_functions_are_called_where_some_of_them_are_long() -> None:
     def both(x: np.ndarray) -> Any:
         return np.exp(x) + np.log1p(x)

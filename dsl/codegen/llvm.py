@@ -20,6 +20,7 @@ entry:
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -192,6 +193,7 @@ class Module:
         defined = set(self.functions) | set(self._raw)
         declared = [line for name, line in self._declarations.items() if name not in defined]
         bodies = [function.text() for function in self.functions.values()]
+        bodies = _distinct(dict(zip(self.functions, bodies)), self._metadata)
         heads = [*self._globals, *self._list_of_kept(), *declared]
         return "\n".join([*heads, *self._raw.values(), *bodies, *self._metadata, ""])
 
@@ -203,6 +205,45 @@ class Module:
         return [
             f'@llvm.compiler.used = appending global {kind} [{listing}], section "llvm.metadata"'
         ]
+
+
+_NOTE = re.compile(r"!(\d+)")
+_NAME = re.compile(r"@([\w.]+)")
+
+
+def _distinct(bodies: dict[str, str], notes: Sequence[str]) -> list[str]:
+    """Return the texts of functions without those that do what an earlier one does, which is called in their place."""
+    first: dict[str, str] = {}
+    gone: dict[str, str] = {}
+    for name, text in bodies.items():
+        if text.startswith("define internal "):
+            key = _with_notes(text.replace(f"@{name}(", "@(", 1), notes)
+            if (kept := first.setdefault(key, name)) != name:
+                gone[name] = kept
+    if not gone:
+        return list(bodies.values())
+    return [
+        _NAME.sub(lambda found: "@" + gone.get(found[1], found[1]), text)
+        for name, text in bodies.items()
+        if name not in gone
+    ]
+
+
+def _with_notes(text: str, notes: Sequence[str]) -> str:
+    """Return a text and the metadata that it refers to, numbered as they come."""
+    numbers: dict[int, int] = {}
+    pieces, pending = [], [text]
+
+    def renumbered(found: re.Match[str]) -> str:
+        note = int(found[1])
+        if note not in numbers:
+            numbers[note] = len(numbers)
+            pending.append(notes[note])
+        return f"!{numbers[note]}"
+
+    while pending:
+        pieces.append(_NOTE.sub(renumbered, pending.pop(0)))
+    return "\n".join(pieces)
 
 
 class Function:

@@ -54,6 +54,7 @@ def is_native(node: ir.Node) -> bool:
     return elementwise.supported(name, [t.dtype for t in tensors])
 
 
+_MANY = 80  # statements of a program whose kernels have functions of their own
 _STRUCTURAL = frozenset(
     (
         "broadcast_to", "transpose", "slice", "reshape", "dynamic_slice", "full", "iota", "gather", "pad",
@@ -303,6 +304,11 @@ class Region:
             return False
         return placed.slot.users == {value} and self.dies(value)
 
+    @property
+    def apart(self) -> bool:
+        """Whether kernels have functions of their own, however little they do."""
+        return self.program.is_long and not self.program.depth
+
     def planned(self) -> Plan:
         """Return the statements that the graph becomes."""
         return plan(self.graph, supported=is_native, expensive=is_expensive, within=True)
@@ -311,6 +317,7 @@ class Region:
         """Emit all statements."""
         made = self.planned()
         self.within = made.within
+        self.program.is_long |= len(made.statements) > _MANY
         for node in self.graph.nodes:
             for symbol, operand in zip(node.dims, node.inputs[len(node.inputs) - len(node.dims) :]):
                 self.sources.setdefault(symbol, operand)

@@ -53,6 +53,7 @@ class Source:
     """A kernel under construction."""
 
     checks = True
+    apart = False
 
     def __init__(self, module: Module, name: str, layouts: Layouts) -> None:
         self.module, self.name, self.layouts = module, name, layouts

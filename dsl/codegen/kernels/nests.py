@@ -104,13 +104,17 @@ class Nests(VectorLoops):
     def parallel(
         self, count: Operand, nanoseconds: float, body: Callable[[Function, Operand, Operand], None]
     ) -> None:
-        """Run `body(fn, lo, hi)` over [0, count): in this function if that is little work, else over threads."""
+        """Run `body(fn, lo, hi)` over [0, count): in this function if that is little work, else over threads.
+
+        Long programs have a function for each kernel: equal ones are the same, and LLVM's time grows with a function's length.
+        """
         fn = self.host.fn
-        if (isinstance(count, int) and count * nanoseconds < 2 * _NANOSECONDS) or nanoseconds <= 0:
+        little = isinstance(count, int) and count * nanoseconds < 2 * _NANOSECONDS
+        if (little and not (self.host.apart and count != 1)) or nanoseconds <= 0:
             body(fn, 0, count)
             self.finish_checks(fn)
             return
-        self.module.is_long = True
+        self.module.is_long = self.module.is_long or not little
         name = self.module.fresh("kernel")
         made = self.module.function(
             name, "void", [("ptr", "env"), ("i64", "lo"), ("i64", "hi")], internal=True, parent=fn,
@@ -121,6 +125,9 @@ class Nests(VectorLoops):
         made.ret()
         grain = max(1, math.ceil(_NANOSECONDS / max(nanoseconds, 0.01)))
         env = fn.environment(made)
+        if little:
+            fn.call("void", name, env, fn.as_value(0, "i64"), fn.as_value(count, "i64"))
+            return
         fn.call(
             "void", "dsl_parallel", Value(f"@{name}", "ptr"), env, fn.as_value(count, "i64"), Value(str(grain), "i64")
         )  # fmt: skip

@@ -31,6 +31,9 @@ class KernelHost(Host, Protocol):
 
     fn: Function
 
+    @property
+    def apart(self) -> bool: ...
+
     def set_register(self, value: ir.Value, scalar: Scalar) -> None: ...
 
     def borrow(self, size: DimLike, note: str) -> tuple[Value, Callable[[], None]]: ...

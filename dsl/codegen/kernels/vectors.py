@@ -194,6 +194,10 @@ class VectorLoops(WideLoops, Space):
             with fn.loop(*ends, metadata=self.plain(), as_written=True) as at, evaluator.scope():
                 yield at
             return
+        if fn.sub(ends[1], ends[0]) == 1:
+            with evaluator.scope():
+                yield fn.as_value(ends[0], "i64")
+            return
         dense = dense or self.is_dense(fn, var, ends)
         if dense and (yield from self.written_out(evaluator, ends)):
             return
