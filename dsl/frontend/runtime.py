@@ -933,7 +933,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         kwargs = {name: _as_arrays(value) for name, value in kwargs.items()}
     if meaning is not None:
         if fn in CREATORS or has_traced(args) or has_traced(kwargs) or _has_array(args):
-            return meaning(*args, **kwargs)
+            return _call_library(meaning, fn in _READERS, args, kwargs)
         return _adopt(fn(*args, **kwargs))
     if _is_polynomial(getattr(fn, "__wrapped__", None)):
         fn = fn.__wrapped__
@@ -944,6 +944,20 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
     return _call_object(fn, args, kwargs)
+
+
+_READERS = {np.take, np.take_along_axis}
+"""Functions that read where the user says."""
+
+
+def _call_library(fn: Any, reads: bool, args: Any, kwargs: Any) -> Any:
+    """Call a function of NumPy; what it reads on its own account is in bounds, so that nobody has to check what it does not use."""
+    noted = current_scope().reads
+    before = len(noted)
+    result = fn(*args, **kwargs)
+    if not reads:
+        del noted[before:]
+    return result
 
 
 _ASKS = {
@@ -1296,6 +1310,9 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
         _refuse_random(
             types.SimpleNamespace(__module__="numpy.random", __name__=getattr(fn, "__name__", ""))
         )
+    if isinstance(owner, Traced):
+        reads = fn.__name__ in ("take", "item", "__getitem__")
+        return _adopt(_call_library(fn, reads, args, kwargs))
     return _adopt(fn(*args, **kwargs))
 
 
