@@ -7,6 +7,7 @@ both sets and their types settle. A loop over Python objects, or whose body need
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from dsl.errors import (
     UndefinedError,
 )
 from dsl.frontend.branches import if_
+from dsl.frontend.iterators import Cursor, rest_of
 from dsl.frontend.leaves import (
     Block,
     BranchRaise,
@@ -928,6 +930,7 @@ def for_(
     """Run a `for` statement."""
     if isinstance(iterable, Undefined):
         iterable.fail()
+    iterable = rest_of(iterable, lost=guard is not None)
     counted = as_counted(iterable)
     state = State(get, put, names, assigned)
     if counted is not None:
@@ -955,17 +958,25 @@ def _refuse_unrolling(trips: Any, error: DslError) -> None:
 
 def _python_for(iterable: Any, body: Block, guard: Block | None, state: State) -> None:
     """Loop in Python; once a traced `break` may have happened, the rest of the trips are conditional."""
-    for k, item in enumerate(items_now(iterable)):
+    items, lost = items_now(iterable), False
+    for k in itertools.count():
+        go_on = True if guard is None else predicate(guard())
+        item = next(items, _END) if go_on is not False else _END
+        if item is _END:
+            break
         if isinstance(item, Grown):
             return _while_over(iterable, k, body, guard, state)
-        go_on = True if guard is None else predicate(guard())
-        if go_on is False:
-            return
         if go_on is True:
             body(item)
         else:
             assert guard is not None
+            lost = True
             state.run_if(if_, guard(), functools.partial(body, item))
+    if lost and isinstance(iterable, Cursor):
+        iterable.finish(lost=True)
+
+
+_END = object()
 
 
 def _while_over(items: Any, start: int, body: Block, guard: Block | None, state: State) -> None:

@@ -51,7 +51,14 @@ def note_made(obj: Any) -> None:
 def was_made_here(obj: Any) -> bool:
     """Tell whether the current region made an object, so that nothing outside knows it."""
     trace = current_trace()
-    return trace is not None and trace.made.get(id(obj), (None, None))[1] is trace.scopes[-1]
+    if trace is None:
+        return False
+    return trace.made.get(id(obj), (None, _scope_of(obj)))[1] is trace.scopes[-1]
+
+
+def _scope_of(obj: Any) -> Any:
+    """Return the region that an iterator belongs to."""
+    return getattr(obj, "dsl_scope", None) if hasattr(type(obj), "dsl_cursor") else None
 
 
 def as_trees(before: Any, afters: list[Any]) -> bool:

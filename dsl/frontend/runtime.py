@@ -34,6 +34,7 @@ from dsl.frontend import formatting, indexing, looping, loops, ufuncs
 from dsl.frontend.branches import RESULT, if_, is_missing
 from dsl.frontend.choices import note_change, note_reading
 from dsl.frontend.convert import MUTATORS, convert, is_converted
+from dsl.frontend.iterators import Cursor, as_cursor, is_plain, rest_of, searched
 from dsl.frontend.leaves import TRUTH, BranchRaise, predicate, the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.lists import TracedList
@@ -308,7 +309,7 @@ class Runtime:
 
     def unpack(self, value: Any, count: int) -> Any:
         """Check the length of what a tuple target takes apart."""
-        value = forwarded(unwrap(value))
+        value = _unpacked(value)
         if isinstance(value, Traced):
             if value.ndim == 0:
                 raise TypeError("cannot unpack non-iterable value of rank 0")
@@ -318,7 +319,7 @@ class Runtime:
 
     def unpack_around(self, value: Any, before: int, after: int) -> Any:
         """The items for `a, *b, c = value`; of a list whose length the data decides, the middle is such a list."""
-        value = forwarded(unwrap(value))
+        value = _unpacked(value)
         if isinstance(value, TracedList):
             return sequences().split_around(value, before, after)
         items = list(value)
@@ -330,8 +331,8 @@ class Runtime:
         return [*items[:before], items[before:end], *items[end:]]
 
     def generator(self, items: Any) -> Any:
-        """What `next` takes an item of: a list in the place of a generator that nothing else sees."""
-        return sequences().Generated(items) if isinstance(items, TracedList) else items
+        """A generator expression, for whose items there may be a list."""
+        return as_cursor(items)
 
     @staticmethod
     def undefined(name: str) -> Undefined:
@@ -403,7 +404,8 @@ class Runtime:
     def collected(self, items: Any, make: Callable[[Any], Any]) -> Any:
         """A list comprehension or a generator; over items whose number the data decides, a loop that fills a list."""
         items = _watched(items)
-        return sequences().collected(items, make) if sequences().is_open(items) else make(items)
+        left = items.rest() if isinstance(items, Cursor) else items
+        return sequences().collected(items, make) if sequences().is_open(left) else make(items)
 
     def chosen(
         self, items: Any, make: Callable[[Any], Any], pick: Callable[[Any], Any], held: Callable[[], Any],
@@ -462,7 +464,7 @@ class Runtime:
         """`[a, *b]`: the parts are lists."""
         made: list[Any] = []
         for part in parts:
-            call(forwarded(made).extend, part)
+            call(forwarded(made).extend, rest_of(part))
         return forwarded(made)
 
     def used(self, value: Any) -> Any:
@@ -482,7 +484,10 @@ class Runtime:
 
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as traced code calls it."""
-        return call(fn, *args, **kwargs)
+        result = call(fn, *args, **kwargs)
+        if fn is itertools.tee:
+            return tuple(map(as_cursor, result))
+        return as_cursor(result) if is_plain(result) else result
 
 
 def _refuse_opaque(obj: Any, name: str, held: Any) -> None:
@@ -867,6 +872,7 @@ def _equal_items(left: Any, right: Any) -> Any:
 
 
 def _contains(items: Any, item: Any) -> Any:
+    items = searched(items)
     own = _own(items, "__contains__")
     if own is not None:
         return _truth(call(own, items, item))
@@ -913,9 +919,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         if own is not None:
             return call(own, *args, **kwargs)
     if special is not None:
-        return special(
-            *(_watched(unwrap(a)) for a in args) if special is not _isinstance else args, **kwargs
-        )
+        return _call_builtin(fn, special, args, kwargs)
     if isinstance(fn, np.ufunc):
         return _call_ufunc(fn, _as_arrays(args), kwargs)
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
@@ -945,6 +949,36 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return _construct(fn, args, kwargs)
     return _call_object(fn, args, kwargs)
 
+
+def _call_builtin(fn: Any, special: Any, args: Any, kwargs: Any) -> Any:
+    """Call a builtin by its traced meaning; iterators give it their items, and what stands for an iterator becomes one."""
+    if special is not _isinstance:
+        args = tuple(_watched(unwrap(a)) for a in args)
+    if fn in _TAKES and len(set(map(id, args))) == len(args):
+        args = tuple(rest_of(a, lost=_TAKES[fn]) for a in args)
+    result = special(*args, **kwargs)
+    return as_cursor(result) if fn in _ITERATORS else result
+
+
+def _unpacked(value: Any) -> Any:
+    """Return what a tuple target takes apart; of items whose number the data decides, a list."""
+    value = forwarded(unwrap(value))
+    left = value.rest() if isinstance(value, Cursor) else None
+    return sequences().collected(rest_of(value), list) if sequences().is_open(left) else value
+
+
+_ITERATORS = {
+    builtins.iter, builtins.zip, builtins.enumerate, builtins.reversed, builtins.map, builtins.filter, np.ndindex,
+    np.ndenumerate, np.nditer,
+}  # fmt: skip
+"""What makes iterators."""
+
+# Builtins that go through items, and whether it is open how far, or when.
+_TAKES: dict[Any, bool] = {
+    builtins.list: False, builtins.sum: False, builtins.min: False, builtins.max: False, builtins.sorted: False,
+    np.fromiter: False, math.prod: False, math.fsum: False, builtins.any: True, builtins.all: True, builtins.zip: True,
+    builtins.enumerate: True, builtins.map: True, builtins.filter: True,
+}  # fmt: skip
 
 _READERS = {np.take, np.take_along_axis}
 """Functions that read where the user says."""
@@ -1295,6 +1329,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
 
         return folds.vectorized(fn, args, kwargs)
     owner = getattr(fn, "__self__", None)
+    if type(owner) is list and fn.__name__ == "extend":
+        args = tuple(map(rest_of, args))
     if type(owner) is list and fn.__name__ == "extend" and sequences().is_open(*args):
         return sequences().extended(owner, *args)
     if type(owner) is list and fn.__name__ in _OF_LISTS and has_traced([owner, args]):
@@ -1544,14 +1580,16 @@ def _map(fn: Any, *items: Any) -> Any:
 
 
 def _next(items: Any, *default: Any) -> Any:
-    if not isinstance(items, sequences().Generated):
-        return next(items, *default)
-    found = items.items
-    if default:
-        return conditional(_len(found) != 0, lambda: found[0], lambda: default[0])
-    error = {"message": "", "error": "StopIteration"}
-    current_scope().node("assert", (read(lift(_len(found) != 0)),), error)
-    return found[0]
+    return items.advance(*default) if isinstance(items, Cursor) else next(items, *default)
+
+
+def _iter(items: Any, *sentinel: Any) -> Any:
+    own = _own(items, "__iter__")
+    if own is not None and not sentinel:
+        return call(own, items)
+    if sentinel or not isinstance(items, (list, tuple, range, Traced, TracedList, loops.Counted)):
+        return iter(items, *sentinel)
+    return items
 
 
 def _filter(fn: Any, items: Any) -> Any:
@@ -1671,7 +1709,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.complex: lambda *args, **kwargs: _complex(*args, **kwargs), builtins.bool: _bool, builtins.print: print_,
     builtins.min: _extreme(min, _less, "min"), builtins.max: _extreme(max, _more, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
-    builtins.next: _next,
+    builtins.next: _next, builtins.iter: _iter,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
     builtins.list: _list, builtins.format: _format, warnings.warn: _warn,
     np.poly1d: _poly1d,
@@ -1834,6 +1872,8 @@ _cmath("phase", lambda x: _FUNCTIONS["angle"](x))
 
 
 def _fromiter(items: Any, dtype: Any, count: int = -1, **kwargs: Any) -> Any:
+    if isinstance(items, TracedList) and count < 0:
+        return items.array().astype(dtype)
     taken = list(items if count < 0 else itertools.islice(items, count))
     return _FUNCTIONS["array"](taken, dtype=dtype)
 
