@@ -23,6 +23,7 @@ from dsl.errors import (
     UndefinedError,
 )
 from dsl.frontend.branches import if_
+from dsl.frontend.holders import replace_changed
 from dsl.frontend.iterators import Cursor, rest_of
 from dsl.frontend.leaves import (
     Block,
@@ -761,7 +762,15 @@ class Loop:
         if moves:
             self._unswap(dict(zip(moves, values, strict=True)), leaves, parent)
         cells = range(len(self.before.objects))
+        replaced = [
+            place
+            for cell in cells
+            if after.objects[cell] is run.objects[cell]
+            for place in replace_changed(self.before.holders[cell], [after.holders[cell]])
+        ]
         self.state.commit([self._final(cell, leaves, run, after) for cell in cells], self.before)
+        for place in replaced:
+            place.note()
 
     def _final(
         self, cell: int, leaves: dict[tuple[int, int], Traced], run: Pass, after: Snapshot

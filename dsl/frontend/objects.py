@@ -104,5 +104,7 @@ def is_plain_class(cls: Any) -> bool:
     """Tell whether instances of a class are what their `__dict__` says."""
     users = [k for k in cls.__mro__ if k is not object]
     has_slots = any(vars(k).get("__slots__") for k in users) or not cls.__dictoffset__
-    plain = is_plain_type(cls) and not has_slots
-    return plain and cls.__new__ is object.__new__ and isinstance(cls.__init__, types.FunctionType)
+    plain = is_plain_type(cls) and not has_slots and cls.__new__ is object.__new__
+    return plain and (
+        cls.__init__ is object.__init__ or isinstance(cls.__init__, types.FunctionType)
+    )

@@ -145,6 +145,7 @@ class Runtime:
 
     def attr(self, obj: Any, name: str) -> Any:
         """Read an attribute."""
+        note_reading(obj)
         found = getattr(type(obj), name, None)
         kept = isinstance(found, functools.cached_property)
         getter = getattr(found, "func" if kept else "fget", None)
@@ -1162,7 +1163,7 @@ def _is_own(fn: types.FunctionType) -> bool:
     return (getattr(fn, "__module__", None) or "").split(".")[0] == "dsl"
 
 
-def _is_users(fn: types.FunctionType) -> bool:
+def _is_users(fn: Any) -> bool:
     root = (getattr(fn, "__module__", None) or "").split(".")[0]
     return root not in _NOT_CONVERTED
 
@@ -1205,6 +1206,10 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     init: Any = getattr(cls, "__init__")  # noqa: B009
     new: Any = cls.__new__
     is_open = is_plain_type(cls) and new is object.__new__ and not _is_dataclass(cls)
+    if is_open and init is object.__init__ and _is_users(cls) and is_plain_class(cls):
+        made = cls(*args, **kwargs)
+        note_made(made)
+        return made
     if not is_open or not isinstance(init, types.FunctionType) or not _is_traced_code(init, args):
         return cls(*args, **kwargs)
     try:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import BranchError, DslError, UndefinedError
+from dsl.frontend.holders import Holder, holder_of, put_back_containers
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
@@ -103,6 +104,7 @@ class Snapshot:
     leaves: list[list[Any]]
     objects_then: list[Any] = field(default_factory=list)
     opaque: list[tuple[str, Any, Any]] = field(default_factory=list)
+    holders: list[Holder | None] = field(default_factory=list)
 
     def refuse_changes(self) -> None:
         """Put back sets and their like, which are not followed, and refuse if they have changed since this moment."""
@@ -120,6 +122,7 @@ class Snapshot:
         """Let go of the objects, so that what nothing else refers to disappears."""
         self.objects.clear()
         self.leaves.clear()
+        self.holders.clear()
 
 
 _OPAQUE = (set, bytearray, collections.deque, collections.Counter)
@@ -244,7 +247,8 @@ class State:
             if is_opaque(leaf)
         ]
         structures, leaves = [s for _, s in pairs], [leaves for leaves, _ in pairs]
-        return Snapshot(objects, structures, leaves, then, opaque)
+        holders = list(map(holder_of, objects))
+        return Snapshot(objects, structures, leaves, then, opaque, holders)
 
     def is_as(self, before: Snapshot) -> bool:
         """Tell whether the cells hold what they held, apart from variables that were assigned another object."""
@@ -264,6 +268,8 @@ class State:
         """Put every object and the contents of every container back."""
         if not before.leaves:
             return
+        for holder in before.holders:
+            put_back_containers(holder)
         for item, structure, leaves in zip(
             before.objects, before.structures, before.leaves, strict=True
         ):
