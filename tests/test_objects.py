@@ -867,3 +867,74 @@ def test_which_container_is_changed_does_not_depend_on_data(program: Any) -> Non
     with pytest.raises(dsl.errors.AliasError, match="list, dict or object") as info:
         dsl.jit(program)(np.array([1.0, 2.0]))
     assert "choose between copies" in str(info.value)
+
+
+def replaced_in_every_trip(x):
+    rows = [[0.0, 1.0], [2.0, 3.0]]
+    while x.sum() < 50:
+        rows[0], rows[1] = rows[1], [r + 1 for r in rows[0]]
+        rows[0][0] = rows[0][0] + x[0]
+        x = x + 1
+    return rows
+
+
+def exchanged_in_every_trip(x):
+    one, other = [x], [2 * x]
+    both = [one, other]
+    while x.sum() < 50:
+        both.reverse()
+        x = x + 1
+    return one[0], other[0], both[0][0]
+
+
+def only_the_first_trip_changes_it(x):
+    first = last = [x]
+    for _ in range(3):
+        last[0] = 7 * last[0]
+        last = [2 * x]
+    return first[0], last[0]
+
+
+@pytest.mark.parametrize(
+    "program", [replaced_in_every_trip, exchanged_in_every_trip, only_the_first_trip_changes_it]
+)
+def test_containers_in_others_are_replaced_in_loops(program: Any) -> None:
+    check_as_plain(program, np.array([1.0, 2.0]))
+    check_as_plain(program, np.array([40.0, 20.0]))
+
+
+def one_that_the_first_trip_changes(x):
+    first = last = [x]
+    while x.sum() < 50:
+        last[0] = 7 * x
+        last, x = [2 * x], x + 1
+    return first[0], last[0]
+
+
+def one_in_a_dict_that_the_first_trip_changes(x):
+    first = [x]
+    held = {"last": first}
+    while x.sum() < 50:
+        held["last"][0] = 7 * x
+        held["last"], x = [2 * x], x + 1
+    return first[0], held["last"][0]
+
+
+def one_that_is_changed_if_there_was_no_trip(x):
+    first = last = Record(x)
+    while x.sum() < 50:
+        last, x = Record(2 * x), x + 1
+    last.item = 9 * x
+    return first.item, last.item
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        one_that_the_first_trip_changes, one_in_a_dict_that_the_first_trip_changes,
+        one_that_is_changed_if_there_was_no_trip,
+    ],
+)  # fmt: skip
+def test_which_container_is_changed_does_not_depend_on_the_trip(program: Any) -> None:
+    with pytest.raises(dsl.errors.AliasError, match="this changes a list, dict or object"):
+        dsl.jit(program)(np.array([1.0, 2.0]))

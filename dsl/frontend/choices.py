@@ -17,7 +17,7 @@ from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.trees import OBJECTS, forwarded
 
-__all__ = ["note_change", "note_choice", "note_reading"]
+__all__ = ["note_change", "note_choice", "note_reading", "with_other_names"]
 
 
 def note_choice(new: Any, sources: list[Any], names: set[str], twice: bool) -> None:
@@ -29,14 +29,19 @@ def note_choice(new: Any, sources: list[Any], names: set[str], twice: bool) -> N
     changes = isinstance(new, (list, dict, TracedList)) or _is_object(new)
     if trace is None or not changes or any(new is item for item in sources):
         return
-    known = {id(part) for item in _variables(names) for part in _containers(item)}
     made = list(_containers(new))
     for source in sources:
         parts = list(_containers(source))
-        if twice or any(id(part) in known for part in parts):
+        if twice or with_other_names([source], names):
             trace.chosen.update({id(part): part for part in made})
             for part in parts:
                 trace.chosen_from.setdefault(id(part), (part, []))[1].append(new)
+
+
+def with_other_names(items: list[Any], names: set[str]) -> list[Any]:
+    """Return the containers in some trees that other variables than those of the names refer to."""
+    known = {id(part) for item in _variables(names) for part in _containers(item)}
+    return [part for item in items for part in _containers(item) if id(part) in known]
 
 
 def note_change(item: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from dsl.frontend.choices import note_choice
 from dsl.frontend.trees import OBJECTS, flatten, forwarded, unflatten
 
-__all__ = ["Holder", "holder_of", "put_back_containers", "replace_changed"]
+__all__ = ["Holder", "Replaced", "holder_of", "put_back_containers", "replace_changed"]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from dsl.errors import (
     UndefinedError,
 )
 from dsl.frontend.branches import if_
-from dsl.frontend.holders import replace_changed
+from dsl.frontend.choices import note_choice, with_other_names
+from dsl.frontend.holders import Replaced, put_back_containers, replace_changed
 from dsl.frontend.iterators import Cursor, rest_of
 from dsl.frontend.leaves import (
     Block,
@@ -153,6 +154,7 @@ class Loop:
             self.static_trips = count if isinstance(count, int) else None
             self.trips = trip_value(count)
         self._statics: dict[tuple[int, int], Any] = {}
+        self._left: dict[int, Any] = {}  # containers with other names that a trip leaves for others
         self.before = state.snapshot()
         self.plan = self._first_plan()
 
@@ -200,7 +202,7 @@ class Loop:
 
     def trace(self) -> None:
         """Trace until the plan is stable, then build the loop; raises with the state as before if that fails."""
-        trace, first = the_trace(), self.before
+        trace, first, chosen = the_trace(), self.before, set(the_trace().chosen)
         try:
             for _ in range(_ATTEMPTS):
                 found = self._attempt(trace)
@@ -211,6 +213,9 @@ class Loop:
             self.state.restore(self.before)
             self.state.restore_variables(first)
             raise
+        finally:
+            for key in self._left.keys() - chosen:
+                trace.chosen.pop(key, None)
         raise LoopTypeError(
             "the types of this loop's variables do not settle",
             location=here(),
@@ -243,10 +248,38 @@ class Loop:
             self.before = self.state.snapshot()
             self.plan = self._first_plan()
             return None
-        if self._widen(run, after, contents, replaced, trace):
+        if self._leaves_others(run, after) or self._widen(run, after, contents, replaced, trace):
             discard(scope, *([test.scope] if test else []))
             return None
         return test, chosen, run, after, contents
+
+    def _leaves_others(self, run: Pass, after: Snapshot) -> bool:
+        """Refuse changes of containers that only the first trip would change, and other variables know; tell whether there are more."""
+        left = [place.sources[0] for place in self._replaced(run, after)]
+        left += [self.before.objects[cell] for cell in self._rebound_cells(run, after)]
+        found = with_other_names(left, self._rebound_names(run, after))
+        for holder in self.before.holders:
+            put_back_containers(holder)
+        new = {id(part): part for part in found if id(part) not in self._left}
+        self._left.update(new)
+        the_trace().chosen.update(new)
+        return bool(new)
+
+    def _replaced(self, run: Pass, after: Snapshot) -> list[Replaced]:
+        """Put new containers where a trip leaves others than it found."""
+        cells = [k for k, item in enumerate(run.objects) if after.objects[k] is item]
+        pairs = ((self.before.holders[k], after.holders[k]) for k in cells)
+        return [place for before, end in pairs for place in replace_changed(before, [end])]
+
+    def _rebound_cells(self, run: Pass, after: Snapshot) -> list[int]:
+        return [
+            cell
+            for cell, item in enumerate(run.objects)
+            if self.before.holders[cell] is not None and after.objects[cell] is not item
+        ]
+
+    def _rebound_names(self, run: Pass, after: Snapshot) -> set[str]:
+        return {self.state.names[cell] for cell in self._rebound_cells(run, after)}
 
     def _refuse_growth(self) -> None:
         """Stop if the body makes a list longer or shorter that the loop goes over."""
@@ -762,15 +795,14 @@ class Loop:
         if moves:
             self._unswap(dict(zip(moves, values, strict=True)), leaves, parent)
         cells = range(len(self.before.objects))
-        replaced = [
-            place
-            for cell in cells
-            if after.objects[cell] is run.objects[cell]
-            for place in replace_changed(self.before.holders[cell], [after.holders[cell]])
-        ]
-        self.state.commit([self._final(cell, leaves, run, after) for cell in cells], self.before)
+        replaced = self._replaced(run, after)
+        final = [self._final(cell, leaves, run, after) for cell in cells]
+        self.state.commit(final, self.before)
         for place in replaced:
             place.note()
+        for cell in self._rebound_cells(run, after) if not self.static_trips else ():
+            names = self._rebound_names(run, after)
+            note_choice(final[cell], [self.before.objects[cell]], names, False)
 
     def _final(
         self, cell: int, leaves: dict[tuple[int, int], Traced], run: Pass, after: Snapshot
