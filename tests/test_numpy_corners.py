@@ -331,3 +331,11 @@ def test_numbers_that_are_put_are_converted() -> None:
         return x
 
     check(put, np.array([1, 2, 3]))
+
+
+def test_what_needs_bytes_or_a_number_of_bins_says_what_to_do() -> None:
+    with pytest.raises(AttributeError, match="use its `tobytes` outside the compiled function"):
+        dsl.jit(lambda x: x.tobytes())(ONE)
+    with pytest.raises(TypeError, match=r"bins='auto': how many bins") as e:
+        dsl.jit(lambda x: np.histogram(x, bins="auto"))(LOW)
+    assert "give their number" in str(e.value)
