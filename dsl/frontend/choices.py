@@ -13,6 +13,7 @@ from typing import Any
 
 from dsl.errors import AliasError
 from dsl.frontend.convert import is_generated
+from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.trees import OBJECTS, forwarded
@@ -26,7 +27,7 @@ def note_choice(new: Any, sources: list[Any], names: set[str], twice: bool) -> N
     `names` are the variables that get new containers, and `twice` says that two of them hold the same one after a branch.
     """
     trace = current_trace()
-    changes = isinstance(new, (list, dict, TracedList)) or _is_object(new)
+    changes = isinstance(new, (list, dict, TracedList, BoundedDeque)) or _is_object(new)
     if trace is None or not changes or any(new is item for item in sources):
         return
     made = list(_containers(new))
@@ -95,7 +96,7 @@ def _containers(item: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
     if isinstance(item, TracedList):
         yield item
         return
-    if isinstance(item, (list, tuple, dict)):
+    if isinstance(item, (list, tuple, dict, BoundedDeque)):
         parts: Any = list(item.values()) if isinstance(item, dict) else item
     elif _is_object(item) and not any(item is each for each in around):
         parts = list(vars(item).values()) if hasattr(item, "__dict__") else []

@@ -34,6 +34,7 @@ from dsl.frontend import formatting, indexing, looping, loops, ufuncs
 from dsl.frontend.branches import RESULT, if_, is_missing
 from dsl.frontend.choices import note_change, note_reading
 from dsl.frontend.convert import MUTATORS, convert, is_converted
+from dsl.frontend.deques import BoundedDeque, bounded
 from dsl.frontend.iterators import Cursor, as_cursor, is_plain, rest_of, searched
 from dsl.frontend.leaves import TRUTH, BranchRaise, predicate, the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
@@ -238,6 +239,8 @@ class Runtime:
             return _FUNCTIONS["_mgrid" if obj is np.mgrid else "_ogrid"](key)
         if obj is np.r_ or obj is np.c_:
             return _glued(obj, key)
+        if isinstance(key, Traced) and isinstance(obj, BoundedDeque):
+            obj = list(obj)
         if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
             numbers = _chosen_from(obj, key)
             if numbers is not None:
@@ -874,6 +877,8 @@ def _equal_items(left: Any, right: Any) -> Any:
 
 def _contains(items: Any, item: Any) -> Any:
     items = searched(items)
+    if isinstance(items, BoundedDeque):
+        items = list(items)
     own = _own(items, "__contains__")
     if own is not None:
         return _truth(call(own, items, item))
@@ -1193,6 +1198,8 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
         )
     if cls is collections.deque and current_trace() is not None and len(args) < 2 and not kwargs:
         return _as_list(args)
+    if cls is collections.deque and current_trace() is not None:
+        return _bounded(*args, **kwargs)
     if cls is np.errstate and "raise" in kwargs.values():
         raise UnsupportedError(
             "np.errstate(...='raise') has no effect on compiled code",
@@ -1229,6 +1236,13 @@ def _is_dataclass(cls: type) -> bool:
 
 def _is_traced_code(fn: types.FunctionType, args: Any) -> bool:
     return _is_users(fn) or (_is_polynomial(fn) and has_traced(args))
+
+
+def _bounded(iterable: Any = (), maxlen: Any = None) -> Any:
+    """`deque(iterable, maxlen)`."""
+    if maxlen is None:
+        return _as_list((iterable,))
+    return bounded(_list(_watched(unwrap(rest_of(iterable)))), operator.index(maxlen))
 
 
 def _as_list(args: Any) -> Any:
@@ -1428,6 +1442,8 @@ def _as_array(items: Any) -> Any:
 def _as_arrays(item: Any) -> Any:
     """Return traced lists and ranges, also in tuples and lists, as the arrays that NumPy makes of them."""
     item = forwarded(item)
+    if isinstance(item, BoundedDeque):
+        item = list(item)
     if isinstance(item, TracedList):
         return item.array()
     if isinstance(item, loops.Span):
@@ -1439,7 +1455,7 @@ def _as_arrays(item: Any) -> Any:
 
 def _holds_list(item: Any) -> bool:
     item = forwarded(item)
-    return isinstance(item, (TracedList, loops.Span)) or (
+    return isinstance(item, (TracedList, loops.Span, BoundedDeque)) or (
         type(item) in (tuple, list) and any(map(_holds_list, item))
     )
 

@@ -29,6 +29,7 @@ __all__ = [
     "is_mutable",
     "is_numeric",
     "is_opaque",
+    "keep",
     "put_in_place",
     "refill",
     "set_attribute",
@@ -130,7 +131,7 @@ _OPAQUE = (set, bytearray, collections.deque, collections.Counter)
 
 def is_opaque(item: Any) -> bool:
     """Tell whether an object is a container whose contents are not followed through branches and loops."""
-    return isinstance(item, _OPAQUE)
+    return isinstance(item, _OPAQUE) and not hasattr(type(item), "dsl_refill")
 
 
 def _items_of(item: Any) -> list[Any]:
@@ -388,7 +389,8 @@ def change_contents(held: Any, tree: Any) -> None:
 
 def refill(item: Any, structure: Structure, leaves: list[Any]) -> None:
     """Make a mutable container hold the given leaves again, in place."""
-    if structure.type is None or (not structure.children and not isinstance(item, (list, dict))):
+    refills = isinstance(item, (list, dict)) or hasattr(type(item), "dsl_refill")
+    if structure.type is None or not (structure.children or refills):
         return
     rebuilt = unflatten(structure, leaves)
     _overwrite(item, rebuilt)
@@ -398,25 +400,25 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
     if isinstance(item, list):
         if len(item) == len(rebuilt):
             for k, (old, new) in enumerate(zip(item, rebuilt, strict=True)):
-                item[k] = _keep(old, new)
+                item[k] = keep(old, new)
         else:
             item[:] = rebuilt
     elif isinstance(item, dict):
-        kept = {k: _keep(item[k], v) if k in item else v for k, v in rebuilt.items()}
+        kept = {k: keep(item[k], v) if k in item else v for k, v in rebuilt.items()}
         item.clear()
         item.update(kept)
     elif hasattr(item, "dsl_refill"):
         item.dsl_refill(rebuilt)
     elif isinstance(item, tuple):
         for old, new in zip(item, rebuilt, strict=True):
-            _keep(old, new)
+            keep(old, new)
     elif hasattr(item, "__dataclass_fields__") or OBJECTS[0].is_tree(item):
         for name in getattr(item, "__dataclass_fields__", None) or vars(rebuilt):
             held = getattr(item, name, None)  # a branch may have left it without a value
-            object.__setattr__(item, name, _keep(held, getattr(rebuilt, name)))
+            object.__setattr__(item, name, keep(held, getattr(rebuilt, name)))
 
 
-def _keep(old: Any, new: Any) -> Any:
+def keep(old: Any, new: Any) -> Any:
     """Keep the identity of a nested container, with new contents."""
     for held in (old, forwarded(old)):
         mutable = (

@@ -13,6 +13,7 @@ import numpy as np
 from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, UnsupportedError
 from dsl.frontend.branches import Either
 from dsl.frontend.convert import refuse_generator
+from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.iterators import Cursor
 from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.runtime import call
@@ -543,7 +544,7 @@ def _finish(
 
 def _refuse_stand_ins(trace: Trace, result: Any) -> None:
     """In traced code a list stands for a `deque`, and an object of ours for an iterator, which the caller would get."""
-    if id(result) in trace.deques:
+    if id(result) in trace.deques or isinstance(result, BoundedDeque):
         raise UnsupportedError("a deque cannot be returned", remedy="return `list(...)` of it")
     if isinstance(result, Cursor):
         raise UnsupportedError("an iterator cannot be returned", remedy="return `list(...)` of it")
