@@ -11,6 +11,7 @@ import pytest
 from plainly import check_as_plain
 
 import dsl
+from dsl.errors import BranchError, LoopTypeError, UnsupportedError
 
 SOME = np.array([1.5, -1.0, 2.0, 0.5, -0.5])
 OTHER = np.array([0.25, 3.0, -2.0, 1.0, 1.0, 4.0, -3.0])
@@ -362,3 +363,69 @@ def test_what_a_list_was_before_it_grew_stays() -> None:
             got, want = dsl.jit(program)(given), program(given)
             for a, b in zip(got, want, strict=True):
                 np.testing.assert_allclose(np.array(a, float), np.array(b, float))
+
+
+# -- deques with a limit -------------------------------------------------------------------------------
+
+
+def means_of_the_last(x):
+    last, total = collections.deque([0.0] * 3, maxlen=3), 0.0
+    for v in x:
+        last.append(v)
+        total = total + sum(last) * last[0]
+    return total, list(last), np.mean(last), max(last), last.maxlen
+
+
+def kept_in_branches(x):
+    last = collections.deque([0.0, 1.0], maxlen=2)
+    for i in range(len(x)):
+        if x[i] > 0:
+            last.appendleft(x[i])
+    return list(last), last[int(x[0] > 0)], x[3] in last
+
+
+def filled_in_a_short_loop(x):
+    last, total = collections.deque(maxlen=3), 0.0
+    for v in x[:8]:
+        last.append(v)
+        total = total + max(last)
+    return total, len(last), [v + 1 for v in last]
+
+
+def empty_before_both_branches(x):
+    last = collections.deque(maxlen=2)
+    if x.sum() > 0:
+        last.append(x[1])
+    else:
+        last.append(x[2])
+    return list(last)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [means_of_the_last, kept_in_branches, filled_in_a_short_loop, empty_before_both_branches],
+)
+def test_deque_with_a_limit(program: Any) -> None:
+    x = np.sin(np.arange(400.0) + 1)
+    check_as_plain(program, x)
+    check_as_plain(program, -x)
+
+
+def test_deque_with_a_limit_keeps_its_length_where_the_data_decides() -> None:
+    def in_one_branch(x):
+        last = collections.deque(maxlen=2)
+        if x.sum() > 0:
+            last.append(x[1])
+        return list(last)
+
+    def in_a_long_loop(x):
+        last = collections.deque(maxlen=2)
+        for v in x:
+            last.append(v)
+        return list(last)
+
+    for program, error in ((in_one_branch, BranchError), (in_a_long_loop, LoopTypeError)):
+        with pytest.raises(error, match="the variable `last` is a deque"):
+            dsl.jit(program)(np.ones(400))
+    with pytest.raises(UnsupportedError, match="a deque cannot be returned"):
+        dsl.jit(lambda x: collections.deque([x], maxlen=2))(np.ones(2))

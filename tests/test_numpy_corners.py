@@ -167,3 +167,175 @@ def test_repeats_are_not_negative() -> None:
     for call in (np.repeat, dsl.jit(np.repeat)):
         with pytest.raises(ValueError, match=r"repeats may not contain negative values\."):
             call(np.arange(3.0), np.array([1, -1, 2]))
+
+
+# -- indices out of bounds, in reads that nothing uses or that have no elements ------------------------
+
+
+def _unused_subscript(x, i):
+    x[i]
+    return x
+
+
+def _unused_variable(x, i):
+    y = x[i] + 1  # noqa: F841
+    return x
+
+
+def _unused_in_a_branch(x, i):
+    if x.sum() > 0:
+        y = x[i]  # noqa: F841
+    return x
+
+
+def _unused_in_a_loop(x, i):
+    for k in range(3):
+        y = x[i + k - 2]  # noqa: F841
+    return x
+
+
+def _unused_take(x, i):
+    np.take(x, i, axis=0)
+    return x
+
+
+def _unused_item(x, i):
+    x.take(i, axis=0)
+    return x
+
+
+UNUSED = [
+    _unused_subscript, _unused_variable, _unused_in_a_branch, _unused_in_a_loop, _unused_take, _unused_item,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", UNUSED)
+@pytest.mark.parametrize("place", [3, np.int64(-6), np.array([1, 9]), np.array([[0], [-7]])])
+@pytest.mark.parametrize("x", [np.ones(3), np.ones((3, 2))])
+def test_a_read_that_nothing_uses_is_checked(read: Any, place: Any, x: Any) -> None:
+    with pytest.raises(IndexError, match="is out of bounds for axis 0 with size 3") as plain:
+        read(x, place)
+    with pytest.raises(IndexError) as traced:
+        dsl.jit(read)(x, place)
+    assert str(traced.value).startswith(str(plain.value))
+
+
+@pytest.mark.parametrize("read", UNUSED)
+def test_a_read_in_bounds_that_nothing_uses_changes_nothing(read: Any) -> None:
+    for place in (2, np.array([0, 2])):
+        check(read, np.arange(3.0), place)
+
+
+def test_a_read_that_nothing_uses_is_not_checked_in_a_branch_that_is_not_taken() -> None:
+    check(_unused_in_a_branch, -np.ones(3), 10)
+
+
+def test_reads_that_are_used_have_no_check_of_their_own() -> None:
+    def total(x, n):
+        s = 0.0
+        for i in range(n):
+            row = x[i]
+            s = s + row[i] * x[i, 0] + np.median(row)
+        return s
+
+    assert "assert" not in dsl.jit(total).ir(np.ones((4, 4)), 4, stage="traced")
+
+
+NOTHING: dict[str, Any] = {
+    "a row of no columns": lambda x, i, k: x[i, :0],
+    "rows of no columns": lambda x, i, k: x[k, :0],
+    "a row of a view": lambda x, i, k: x[:, :0][i],
+    "rows of a view": lambda x, i, k: x[:, :0][k],
+    "a column of no rows": lambda x, i, k: x[:0, i],
+    "columns of no rows": lambda x, i, k: x[:0, k],
+    "take": lambda x, i, k: np.take(x[:, :0], k, axis=0),
+    "a part of it": lambda x, i, k: np.take(x, k)[:0],
+    "a number beside no indices": lambda x, i, k: x[k[:0], i],
+    "a list": lambda x, i, k: x[[100], :0],
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_indices_are_checked_where_there_is_nothing_to_read(name: str) -> None:
+    for run in (NOTHING[name], dsl.jit(NOTHING[name])):
+        with pytest.raises(IndexError, match="index 100 is out of bounds"):
+            run(np.ones((2, 3)), 100, np.array([100]))
+
+
+def test_what_numpy_does_not_look_at_is_not_checked() -> None:
+    check(lambda x, k: x[k[:0], k], np.ones((2, 3)), np.array([100]))
+    check(lambda x, k: np.take(x[:0], k, axis=1), np.ones((2, 3)), np.array([100]))
+
+
+@pytest.mark.parametrize("places", [[0, 5], [0, 3], [0, -1], [7]])
+@pytest.mark.parametrize("ufunc", [np.add, np.maximum, np.multiply])
+def test_reduceat_refuses_places_outside(ufunc: Any, places: list[int]) -> None:
+    x, starts = np.arange(3.0), np.array(places)
+    with pytest.raises(IndexError) as plain:
+        ufunc.reduceat(x, starts)
+    with pytest.raises(IndexError) as traced:
+        dsl.jit(lambda x, starts: ufunc.reduceat(x, starts))(x, starts)
+    assert str(traced.value).startswith(str(plain.value))
+
+
+def test_reduceat_of_no_segments() -> None:
+    x = np.arange(6).reshape(2, 3) > 2
+    check(lambda x: np.add.reduceat(x, np.zeros(0, int), axis=1), x)
+
+
+# -- what an array of integers is given ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ufunc", [np.add, np.subtract, np.multiply, np.maximum, np.minimum])
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8, np.float32])
+def test_at_computes_in_the_common_dtype(ufunc: Any, dtype: Any) -> None:
+    def change(x, places, values):
+        ufunc.at(x, places, values)
+        return x
+
+    x, places = np.array([3, 2, 100, 7]).astype(dtype), np.array([0, 1, 1, 2])
+    check(change, x, places, 1.5)
+    check(change, x, places, np.array([1.5, 0.5, 2.5, -0.5]))
+    check(change, x, places, np.array([1, 300, 2, 200]))
+
+
+def test_products_in_place_refuse_another_kind() -> None:
+    def product(x, y):
+        x @= y
+        return x
+
+    for run in (product, dsl.jit(product)):
+        with pytest.raises(TypeError, match="Cannot cast ufunc 'matmul' output from"):
+            run(np.eye(2, dtype=int), np.eye(2))
+    check(product, np.eye(2, dtype=int), np.ones((2, 2), int))
+
+
+UNSAFE: dict[str, Any] = {
+    "putmask": lambda x, v: np.putmask(x, x > 0, v),
+    "place": lambda x, v: np.place(x, x > 0, v),
+    "argmax": lambda x, v: np.argmax(x, axis=0, out=v[:1].reshape(())),
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_what_is_stored_fits_the_dtype(name: str) -> None:
+    for run in (UNSAFE[name], dsl.jit(UNSAFE[name])):
+        with pytest.raises(TypeError, match=r"Cannot cast .* according to the rule 'safe'"):
+            run(np.array([1, 2]), np.array([1.5, 2.5]))
+
+
+def test_numbers_that_are_put_are_converted() -> None:
+    def put(x):
+        np.putmask(x, x > 1, 2.5)
+        np.place(x, x > 2, [7.5])
+        return x
+
+    check(put, np.array([1, 2, 3]))
+
+
+def test_what_needs_bytes_or_a_number_of_bins_says_what_to_do() -> None:
+    with pytest.raises(AttributeError, match="use its `tobytes` outside the compiled function"):
+        dsl.jit(lambda x: x.tobytes())(ONE)
+    with pytest.raises(TypeError, match=r"bins='auto': how many bins") as e:
+        dsl.jit(lambda x: np.histogram(x, bins="auto"))(LOW)
+    assert "give their number" in str(e.value)

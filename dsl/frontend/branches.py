@@ -13,6 +13,7 @@ import numpy as np
 
 from dsl.errors import BranchError, DslError
 from dsl.frontend.choices import note_choice
+from dsl.frontend.holders import replace_changed
 from dsl.frontend.leaves import (
     Block,
     BranchRaise,
@@ -232,12 +233,21 @@ def _join_branches(
         traced.storage.defined = (flag.storage.value, parent, name)
     for traced, name in joined.halves:
         traced.storage.half = _half_defined(name, Undefined(name), [traced], Structure(None)).fail
+    ends = [b.after for b in branches if not b.raised]
+    replaced = [
+        place
+        for cell, holder in enumerate(before.holders)
+        if _unchanged(before, cell, branches)
+        for place in replace_changed(holder, [end.holders[cell] for end in ends])
+    ]
     objects = [
         installed(before, cell, structure, leaves, _unchanged(before, cell, branches))
         for cell, (structure, leaves) in enumerate(cells)
     ]
-    _note_choices(state, before, branches, objects)
     state.commit(objects, before)
+    _note_choices(state, before, branches, objects)
+    for place in replaced:
+        place.note()
     discard(then.scope, other.scope)
 
 
@@ -556,7 +566,7 @@ def _emit_cond(
     joined: Joined,
     storages: list[Storage],
 ) -> tuple[Value, ...]:
-    if not values[0] and not any(b.scope._last_effect for b in branches):
+    if not values[0] and not any(b.scope._last_effect or b.scope.reads for b in branches):
         return ()
     types = [
         TensorType(info.dtype, _join_shape(pair, parent))

@@ -1,4 +1,4 @@
-"""Lists and dicts between which the data chooses.
+"""Lists, dicts and objects between which the data chooses.
 
 After `t = a if c else b` the variable `t` holds a new list, with the items of the one or the other: what is changed in it does not
 reach `a` or `b`. So such a change is refused, and so is reading `t` after a change of `a` or `b`, while anything else may refer to
@@ -13,11 +13,12 @@ from typing import Any
 
 from dsl.errors import AliasError
 from dsl.frontend.convert import is_generated
+from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.trees import OBJECTS, forwarded
 
-__all__ = ["note_change", "note_choice", "note_reading"]
+__all__ = ["note_change", "note_choice", "note_reading", "with_other_names"]
 
 
 def note_choice(new: Any, sources: list[Any], names: set[str], twice: bool) -> None:
@@ -26,17 +27,22 @@ def note_choice(new: Any, sources: list[Any], names: set[str], twice: bool) -> N
     `names` are the variables that get new containers, and `twice` says that two of them hold the same one after a branch.
     """
     trace = current_trace()
-    kinds = (list, dict, TracedList)
-    if trace is None or not isinstance(new, kinds) or any(new is item for item in sources):
+    changes = isinstance(new, (list, dict, TracedList, BoundedDeque)) or _is_object(new)
+    if trace is None or not changes or any(new is item for item in sources):
         return
-    known = {id(part) for item in _variables(names) for part in _containers(item)}
     made = list(_containers(new))
     for source in sources:
         parts = list(_containers(source))
-        if twice or any(id(part) in known for part in parts):
+        if twice or with_other_names([source], names):
             trace.chosen.update({id(part): part for part in made})
             for part in parts:
                 trace.chosen_from.setdefault(id(part), (part, []))[1].append(new)
+
+
+def with_other_names(items: list[Any], names: set[str]) -> list[Any]:
+    """Return the containers in some trees that other variables than those of the names refer to."""
+    known = {id(part) for item in _variables(names) for part in _containers(item)}
+    return [part for item in items for part in _containers(item) if id(part) in known]
 
 
 def note_change(item: Any) -> None:
@@ -45,7 +51,9 @@ def note_change(item: Any) -> None:
     if trace is None or not (trace.chosen or trace.chosen_from):
         return
     if id(item) in trace.chosen:
-        _refuse("this changes a list or dict between which and another one the data chooses")
+        _refuse(
+            "this changes a list, dict or object between which and another one the data chooses"
+        )
     for new in trace.chosen_from.get(id(item), (None, []))[1]:
         trace.stale.update({id(part): part for part in _containers(new)})
 
@@ -55,7 +63,7 @@ def note_reading(item: Any) -> None:
     trace = current_trace()
     if trace is not None and id(item) in trace.stale:
         _refuse(
-            "this reads a list or dict that the data chose, after a change of those it was chosen from"
+            "this reads a list, dict or object that the data chose, after a change of those it was chosen from"
         )
 
 
@@ -78,19 +86,23 @@ def _variables(names: set[str]) -> Iterator[Any]:
         frame = frame.f_back
 
 
-def _containers(item: Any) -> Iterator[Any]:
-    """Yield the containers in a tree, itself included."""
+def _is_object(item: Any) -> bool:
+    return hasattr(type(item), "__dataclass_fields__") or OBJECTS[0].is_made(item)
+
+
+def _containers(item: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """Yield the containers and objects in a tree, itself included."""
     item = forwarded(item)
     if isinstance(item, TracedList):
         yield item
         return
-    if isinstance(item, (list, dict)):
-        yield item
-    if isinstance(item, (list, tuple, dict)):
-        parts: Any = item.values() if isinstance(item, dict) else item
-    elif hasattr(type(item), "__dataclass_fields__") or OBJECTS[0].is_made(item):
+    if isinstance(item, (list, tuple, dict, BoundedDeque)):
+        parts: Any = list(item.values()) if isinstance(item, dict) else item
+    elif _is_object(item) and not any(item is each for each in around):
         parts = list(vars(item).values()) if hasattr(item, "__dict__") else []
     else:
         return
+    if not isinstance(item, tuple):
+        yield item
     for part in parts:
-        yield from _containers(part)
+        yield from _containers(part, (*around, item))

@@ -21,7 +21,6 @@ from dsl.frontend.comprehensions import (
     LOOP,
     bound_names,
     changes_nothing,
-    is_next_of_generator,
     is_pure,
     lift_comprehensions,
 )
@@ -682,8 +681,6 @@ class _Rewriter(ast.NodeTransformer):
             return self.generic_visit(node)
         function = self._callee(node.func)
         args = [self.visit(a) for a in node.args]
-        if is_next_of_generator(node):
-            args[0] = ast.copy_location(_runtime("generator", args[0]), node.args[0])
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         made = ast.Call(ast.Attribute(_load(RT), "call", ast.Load()), [function, *args], keywords)
         return ast.copy_location(made, node)
@@ -851,7 +848,8 @@ class _Rewriter(ast.NodeTransformer):
         made.generators[0].iter = _load("dsl__items")
         return [held, _taking_items(made)]
 
-    visit_GeneratorExp = visit_ListComp
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> Any:
+        return ast.copy_location(_runtime("generator", self.visit_ListComp(node)), node)
 
     def visit_SetComp(self, node: Any) -> Any:
         names = {

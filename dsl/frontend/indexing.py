@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError, UnsupportedError
+from dsl.frontend.bounds import note_read
 from dsl.frontend.numbers import assigned, is_assigned
 from dsl.frontend.ranges import distance, is_at_most, range_of
 from dsl.frontend.scopes import current_scope, here
@@ -63,6 +64,7 @@ class Selection:
 def getitem(x: Traced, key: Any) -> Any:
     """`x[key]`."""
     chosen = select(x, key)
+    _note_picks(x, chosen)
     if chosen.scalar:
         view = _chain(x, chosen.views)
         return fresh(read(view), Kind.SCALAR)
@@ -73,8 +75,18 @@ def getitem(x: Traced, key: Any) -> Any:
     base = read(_chain(x, chosen.views))
     b = current_scope()
     indices = _index_values(chosen)
+    plain = [read(index) for index in chosen.indices]
+    note_read(b, b.reads, base.shape, chosen.axes, plain, indices)
     value = b.emit("gather", base, *indices, axes=chosen.axes)
     return wrap(_move_out(value, chosen, indices))
+
+
+def _note_picks(x: Traced, chosen: Selection) -> None:
+    """Remember the integers of a subscript that are known only when the program runs."""
+    picked = chosen.views[0] if chosen.views else None
+    if isinstance(picked, Picked):
+        b, indices = current_scope(), [value for value, _ in picked.indices]
+        note_read(b, b.reads, x.type.shape, picked.axes, indices, is_empty=0 in chosen.shape)
 
 
 def _has_index_array(key: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dsl.errors import UnsupportedError
+from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced
@@ -101,7 +102,7 @@ def has_traced(x: Any) -> bool:
     """Tell whether a traced value, or a traced list, is in nested tuples, lists and dicts."""
     if isinstance(x, (Traced, TracedList)):
         return True
-    if isinstance(x, (tuple, list)):
+    if isinstance(x, (tuple, list, BoundedDeque)):
         return any(map(has_traced, x))
     return isinstance(x, dict) and any(map(has_traced, x.values()))
 

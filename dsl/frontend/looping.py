@@ -7,6 +7,7 @@ both sets and their types settle. A loop over Python objects, or whose body need
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,9 @@ from dsl.errors import (
     UndefinedError,
 )
 from dsl.frontend.branches import if_
+from dsl.frontend.choices import note_choice, with_other_names
+from dsl.frontend.holders import Replaced, put_back_containers, replace_changed
+from dsl.frontend.iterators import Cursor, rest_of
 from dsl.frontend.leaves import (
     Block,
     BranchRaise,
@@ -150,6 +154,7 @@ class Loop:
             self.static_trips = count if isinstance(count, int) else None
             self.trips = trip_value(count)
         self._statics: dict[tuple[int, int], Any] = {}
+        self._left: dict[int, Any] = {}  # containers with other names that a trip leaves for others
         self.before = state.snapshot()
         self.plan = self._first_plan()
 
@@ -197,7 +202,7 @@ class Loop:
 
     def trace(self) -> None:
         """Trace until the plan is stable, then build the loop; raises with the state as before if that fails."""
-        trace, first = the_trace(), self.before
+        trace, first, chosen = the_trace(), self.before, set(the_trace().chosen)
         try:
             for _ in range(_ATTEMPTS):
                 found = self._attempt(trace)
@@ -208,6 +213,9 @@ class Loop:
             self.state.restore(self.before)
             self.state.restore_variables(first)
             raise
+        finally:
+            for key in self._left.keys() - chosen:
+                trace.chosen.pop(key, None)
         raise LoopTypeError(
             "the types of this loop's variables do not settle",
             location=here(),
@@ -240,10 +248,38 @@ class Loop:
             self.before = self.state.snapshot()
             self.plan = self._first_plan()
             return None
-        if self._widen(run, after, contents, replaced, trace):
+        if self._leaves_others(run, after) or self._widen(run, after, contents, replaced, trace):
             discard(scope, *([test.scope] if test else []))
             return None
         return test, chosen, run, after, contents
+
+    def _leaves_others(self, run: Pass, after: Snapshot) -> bool:
+        """Refuse changes of containers that only the first trip would change, and other variables know; tell whether there are more."""
+        left = [place.sources[0] for place in self._replaced(run, after)]
+        left += [self.before.objects[cell] for cell in self._rebound_cells(run, after)]
+        found = with_other_names(left, self._rebound_names(run, after))
+        for holder in self.before.holders:
+            put_back_containers(holder)
+        new = {id(part): part for part in found if id(part) not in self._left}
+        self._left.update(new)
+        the_trace().chosen.update(new)
+        return bool(new)
+
+    def _replaced(self, run: Pass, after: Snapshot) -> list[Replaced]:
+        """Put new containers where a trip leaves others than it found."""
+        cells = [k for k, item in enumerate(run.objects) if after.objects[k] is item]
+        pairs = ((self.before.holders[k], after.holders[k]) for k in cells)
+        return [place for before, end in pairs for place in replace_changed(before, [end])]
+
+    def _rebound_cells(self, run: Pass, after: Snapshot) -> list[int]:
+        return [
+            cell
+            for cell, item in enumerate(run.objects)
+            if self.before.holders[cell] is not None and after.objects[cell] is not item
+        ]
+
+    def _rebound_names(self, run: Pass, after: Snapshot) -> set[str]:
+        return {self.state.names[cell] for cell in self._rebound_cells(run, after)}
 
     def _refuse_growth(self) -> None:
         """Stop if the body makes a list longer or shorter that the loop goes over."""
@@ -759,7 +795,14 @@ class Loop:
         if moves:
             self._unswap(dict(zip(moves, values, strict=True)), leaves, parent)
         cells = range(len(self.before.objects))
-        self.state.commit([self._final(cell, leaves, run, after) for cell in cells], self.before)
+        replaced = self._replaced(run, after)
+        final = [self._final(cell, leaves, run, after) for cell in cells]
+        self.state.commit(final, self.before)
+        for place in replaced:
+            place.note()
+        for cell in self._rebound_cells(run, after) if not self.static_trips else ():
+            names = self._rebound_names(run, after)
+            note_choice(final[cell], [self.before.objects[cell]], names, False)
 
     def _final(
         self, cell: int, leaves: dict[tuple[int, int], Traced], run: Pass, after: Snapshot
@@ -928,6 +971,7 @@ def for_(
     """Run a `for` statement."""
     if isinstance(iterable, Undefined):
         iterable.fail()
+    iterable = rest_of(iterable, lost=guard is not None)
     counted = as_counted(iterable)
     state = State(get, put, names, assigned)
     if counted is not None:
@@ -955,17 +999,25 @@ def _refuse_unrolling(trips: Any, error: DslError) -> None:
 
 def _python_for(iterable: Any, body: Block, guard: Block | None, state: State) -> None:
     """Loop in Python; once a traced `break` may have happened, the rest of the trips are conditional."""
-    for k, item in enumerate(items_now(iterable)):
+    items, lost = items_now(iterable), False
+    for k in itertools.count():
+        go_on = True if guard is None else predicate(guard())
+        item = next(items, _END) if go_on is not False else _END
+        if item is _END:
+            break
         if isinstance(item, Grown):
             return _while_over(iterable, k, body, guard, state)
-        go_on = True if guard is None else predicate(guard())
-        if go_on is False:
-            return
         if go_on is True:
             body(item)
         else:
             assert guard is not None
+            lost = True
             state.run_if(if_, guard(), functools.partial(body, item))
+    if lost and isinstance(iterable, Cursor):
+        iterable.finish(lost=True)
+
+
+_END = object()
 
 
 def _while_over(items: Any, start: int, body: Block, guard: Block | None, state: State) -> None:

@@ -52,7 +52,8 @@ class Counted(Protocol):
     """Something with a known number of items."""
 
     def trips(self) -> DimLike | Traced: ...
-    def item(self, trip: Traced) -> Any: ...
+    def item(self, trip: Any) -> Any: ...
+    def rest(self, count: int) -> Any: ...
 
 
 class Unrolled:
@@ -125,6 +126,9 @@ class Span:
             return inside
         return inside & ((item - self.start) % self.step == 0)
 
+    def rest(self, count: int) -> Span:
+        return Span(self.start + count * self.step, self.stop, self.step)
+
     def reverse(self) -> Span:
         last = (
             self.start
@@ -191,6 +195,9 @@ class Rows:
     def __iter__(self) -> Iterator[Any]:
         return iter(self.array)
 
+    def rest(self, count: int) -> Rows:
+        return Rows(self.array[count:])
+
     def reverse(self) -> Rows:
         return Rows(self.array[::-1])
 
@@ -209,6 +216,9 @@ class Items:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.items)
+
+    def rest(self, count: int) -> Items:
+        return Items(self.items[count:])
 
     def reverse(self) -> Items:
         return Items(self.items[::-1])
@@ -279,6 +289,9 @@ class Zipped:
     def __iter__(self) -> Iterator[Any]:
         return iter(zip(*self.parts, strict=False))
 
+    def rest(self, count: int) -> Zipped:
+        return Zipped([part.rest(count) for part in self.parts])
+
     def reverse(self) -> Any:
         return list(self)[::-1]
 
@@ -299,6 +312,9 @@ class NdIndex:
             trip = trip // size
         return tuple(reversed(indices))
 
+    def rest(self, count: int) -> list[Any]:
+        return list(self)[count:]
+
     def __iter__(self) -> Iterator[Any]:
         return iter(np.ndindex(*self.shape))
 
@@ -308,6 +324,11 @@ def trip_value(count: Any) -> Value:
     if isinstance(count, Traced):
         return cast(read(count), I64)
     return current_scope().size(count)
+
+
+def fresh_count(counted: Any) -> Any:
+    """Return how many items there are as a number of Python's."""
+    return fresh(trip_value(counted.trips()), Kind.PYTHON)
 
 
 def as_counted(items: Any) -> Any:

@@ -51,7 +51,14 @@ def note_made(obj: Any) -> None:
 def was_made_here(obj: Any) -> bool:
     """Tell whether the current region made an object, so that nothing outside knows it."""
     trace = current_trace()
-    return trace is not None and trace.made.get(id(obj), (None, None))[1] is trace.scopes[-1]
+    if trace is None:
+        return False
+    return trace.made.get(id(obj), (None, _scope_of(obj)))[1] is trace.scopes[-1]
+
+
+def _scope_of(obj: Any) -> Any:
+    """Return the region that an iterator belongs to."""
+    return getattr(obj, "dsl_scope", None) if hasattr(type(obj), "dsl_cursor") else None
 
 
 def as_trees(before: Any, afters: list[Any]) -> bool:
@@ -97,5 +104,7 @@ def is_plain_class(cls: Any) -> bool:
     """Tell whether instances of a class are what their `__dict__` says."""
     users = [k for k in cls.__mro__ if k is not object]
     has_slots = any(vars(k).get("__slots__") for k in users) or not cls.__dictoffset__
-    plain = is_plain_type(cls) and not has_slots
-    return plain and cls.__new__ is object.__new__ and isinstance(cls.__init__, types.FunctionType)
+    plain = is_plain_type(cls) and not has_slots and cls.__new__ is object.__new__
+    return plain and (
+        cls.__init__ is object.__init__ or isinstance(cls.__init__, types.FunctionType)
+    )

@@ -23,7 +23,7 @@ from dsl.frontend.traced import (
     Traced,
     read,
 )
-from dsl.frontend.trees import Forward, Structure, forwarded, unflatten
+from dsl.frontend.trees import OBJECTS, Forward, Structure, flatten, forwarded, unflatten
 from dsl.ir.graph import Graph, Value
 
 
@@ -78,6 +78,8 @@ def _containers_in(item: Any) -> dict[Any, Any]:
         pairs = item.items()
     elif hasattr(type(item), "__dataclass_fields__"):
         pairs = ((name, getattr(item, name, None)) for name in item.__dataclass_fields__)
+    elif OBJECTS[0].is_tree(item):
+        pairs = vars(item).items()
     else:
         return {}
     return {key: part for key, part in pairs if is_mutable(part) or isinstance(part, tuple)}
@@ -126,6 +128,9 @@ def installed(
 ) -> Any:
     """Return the object of a cell with new leaves: the `same` container, if it can change, or a new one."""
     item = snapshot.objects[cell]
+    if same and structure == snapshot.structures[cell] and _holds_all(item, structure, leaves):
+        refill(item, structure, leaves)
+        return item
     if structure.type is not None and not (same and is_mutable(item)):
         kept = structure == snapshot.structures[cell] and all(
             x is y for x, y in zip(leaves, snapshot.leaves[cell], strict=True)
@@ -141,6 +146,18 @@ def installed(
         refill(item, structure, leaves)
         return item
     return unflatten(structure, leaves)
+
+
+def _holds_all(item: Any, structure: Structure, leaves: list[Any]) -> bool:
+    """Tell whether new leaves are all in containers inside a tuple, which can hold them."""
+    if type(item) is not tuple:
+        return False
+    return all(
+        old is new
+        or is_mutable(old)
+        or (type(old) is tuple and _holds_all(old, *flatten(new)[::-1]))
+        for old, new in zip(item, unflatten(structure, leaves), strict=True)
+    )
 
 
 def absent_optional(structure: Structure, leaves: list[Any]) -> TracedOptional:

@@ -34,6 +34,8 @@ from dsl.frontend import formatting, indexing, looping, loops, ufuncs
 from dsl.frontend.branches import RESULT, if_, is_missing
 from dsl.frontend.choices import note_change, note_reading
 from dsl.frontend.convert import MUTATORS, convert, is_converted
+from dsl.frontend.deques import BoundedDeque, bounded
+from dsl.frontend.iterators import Cursor, as_cursor, is_plain, rest_of, searched
 from dsl.frontend.leaves import TRUTH, BranchRaise, predicate, the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.lists import TracedList
@@ -144,6 +146,7 @@ class Runtime:
 
     def attr(self, obj: Any, name: str) -> Any:
         """Read an attribute."""
+        note_reading(obj)
         found = getattr(type(obj), name, None)
         kept = isinstance(found, functools.cached_property)
         getter = getattr(found, "func" if kept else "fget", None)
@@ -236,6 +239,8 @@ class Runtime:
             return _FUNCTIONS["_mgrid" if obj is np.mgrid else "_ogrid"](key)
         if obj is np.r_ or obj is np.c_:
             return _glued(obj, key)
+        if isinstance(key, Traced) and isinstance(obj, BoundedDeque):
+            obj = list(obj)
         if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
             numbers = _chosen_from(obj, key)
             if numbers is not None:
@@ -308,7 +313,7 @@ class Runtime:
 
     def unpack(self, value: Any, count: int) -> Any:
         """Check the length of what a tuple target takes apart."""
-        value = forwarded(unwrap(value))
+        value = _unpacked(value)
         if isinstance(value, Traced):
             if value.ndim == 0:
                 raise TypeError("cannot unpack non-iterable value of rank 0")
@@ -318,7 +323,7 @@ class Runtime:
 
     def unpack_around(self, value: Any, before: int, after: int) -> Any:
         """The items for `a, *b, c = value`; of a list whose length the data decides, the middle is such a list."""
-        value = forwarded(unwrap(value))
+        value = _unpacked(value)
         if isinstance(value, TracedList):
             return sequences().split_around(value, before, after)
         items = list(value)
@@ -330,8 +335,8 @@ class Runtime:
         return [*items[:before], items[before:end], *items[end:]]
 
     def generator(self, items: Any) -> Any:
-        """What `next` takes an item of: a list in the place of a generator that nothing else sees."""
-        return sequences().Generated(items) if isinstance(items, TracedList) else items
+        """A generator expression, for whose items there may be a list."""
+        return as_cursor(items)
 
     @staticmethod
     def undefined(name: str) -> Undefined:
@@ -403,7 +408,8 @@ class Runtime:
     def collected(self, items: Any, make: Callable[[Any], Any]) -> Any:
         """A list comprehension or a generator; over items whose number the data decides, a loop that fills a list."""
         items = _watched(items)
-        return sequences().collected(items, make) if sequences().is_open(items) else make(items)
+        left = items.rest() if isinstance(items, Cursor) else items
+        return sequences().collected(items, make) if sequences().is_open(left) else make(items)
 
     def chosen(
         self, items: Any, make: Callable[[Any], Any], pick: Callable[[Any], Any], held: Callable[[], Any],
@@ -462,7 +468,7 @@ class Runtime:
         """`[a, *b]`: the parts are lists."""
         made: list[Any] = []
         for part in parts:
-            call(forwarded(made).extend, part)
+            call(forwarded(made).extend, rest_of(part))
         return forwarded(made)
 
     def used(self, value: Any) -> Any:
@@ -482,7 +488,10 @@ class Runtime:
 
     def call(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as traced code calls it."""
-        return call(fn, *args, **kwargs)
+        result = call(fn, *args, **kwargs)
+        if fn is itertools.tee:
+            return tuple(map(as_cursor, result))
+        return as_cursor(result) if is_plain(result) else result
 
 
 def _refuse_opaque(obj: Any, name: str, held: Any) -> None:
@@ -867,6 +876,9 @@ def _equal_items(left: Any, right: Any) -> Any:
 
 
 def _contains(items: Any, item: Any) -> Any:
+    items = searched(items)
+    if isinstance(items, BoundedDeque):
+        items = list(items)
     own = _own(items, "__contains__")
     if own is not None:
         return _truth(call(own, items, item))
@@ -913,9 +925,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         if own is not None:
             return call(own, *args, **kwargs)
     if special is not None:
-        return special(
-            *(_watched(unwrap(a)) for a in args) if special is not _isinstance else args, **kwargs
-        )
+        return _call_builtin(fn, special, args, kwargs)
     if isinstance(fn, np.ufunc):
         return _call_ufunc(fn, _as_arrays(args), kwargs)
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
@@ -933,7 +943,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         kwargs = {name: _as_arrays(value) for name, value in kwargs.items()}
     if meaning is not None:
         if fn in CREATORS or has_traced(args) or has_traced(kwargs) or _has_array(args):
-            return meaning(*args, **kwargs)
+            return _call_library(meaning, fn in _READERS, args, kwargs)
         return _adopt(fn(*args, **kwargs))
     if _is_polynomial(getattr(fn, "__wrapped__", None)):
         fn = fn.__wrapped__
@@ -944,6 +954,50 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
     return _call_object(fn, args, kwargs)
+
+
+def _call_builtin(fn: Any, special: Any, args: Any, kwargs: Any) -> Any:
+    """Call a builtin by its traced meaning; iterators give it their items, and what stands for an iterator becomes one."""
+    if special is not _isinstance:
+        args = tuple(_watched(unwrap(a)) for a in args)
+    if fn in _TAKES and len(set(map(id, args))) == len(args):
+        args = tuple(rest_of(a, lost=_TAKES[fn]) for a in args)
+    result = special(*args, **kwargs)
+    return as_cursor(result) if fn in _ITERATORS else result
+
+
+def _unpacked(value: Any) -> Any:
+    """Return what a tuple target takes apart; of items whose number the data decides, a list."""
+    value = forwarded(unwrap(value))
+    left = value.rest() if isinstance(value, Cursor) else None
+    return sequences().collected(rest_of(value), list) if sequences().is_open(left) else value
+
+
+_ITERATORS = {
+    builtins.iter, builtins.zip, builtins.enumerate, builtins.reversed, builtins.map, builtins.filter, np.ndindex,
+    np.ndenumerate, np.nditer,
+}  # fmt: skip
+"""What makes iterators."""
+
+# Builtins that go through items, and whether it is open how far, or when.
+_TAKES: dict[Any, bool] = {
+    builtins.list: False, builtins.sum: False, builtins.min: False, builtins.max: False, builtins.sorted: False,
+    np.fromiter: False, math.prod: False, math.fsum: False, builtins.any: True, builtins.all: True, builtins.zip: True,
+    builtins.enumerate: True, builtins.map: True, builtins.filter: True,
+}  # fmt: skip
+
+_READERS = {np.take, np.take_along_axis}
+"""Functions that read where the user says."""
+
+
+def _call_library(fn: Any, reads: bool, args: Any, kwargs: Any) -> Any:
+    """Call a function of NumPy; what it reads on its own account is in bounds, so that nobody has to check what it does not use."""
+    noted = current_scope().reads
+    before = len(noted)
+    result = fn(*args, **kwargs)
+    if not reads:
+        del noted[before:]
+    return result
 
 
 _ASKS = {
@@ -1114,7 +1168,7 @@ def _is_own(fn: types.FunctionType) -> bool:
     return (getattr(fn, "__module__", None) or "").split(".")[0] == "dsl"
 
 
-def _is_users(fn: types.FunctionType) -> bool:
+def _is_users(fn: Any) -> bool:
     root = (getattr(fn, "__module__", None) or "").split(".")[0]
     return root not in _NOT_CONVERTED
 
@@ -1144,6 +1198,8 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
         )
     if cls is collections.deque and current_trace() is not None and len(args) < 2 and not kwargs:
         return _as_list(args)
+    if cls is collections.deque and current_trace() is not None:
+        return _bounded(*args, **kwargs)
     if cls is np.errstate and "raise" in kwargs.values():
         raise UnsupportedError(
             "np.errstate(...='raise') has no effect on compiled code",
@@ -1157,6 +1213,10 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     init: Any = getattr(cls, "__init__")  # noqa: B009
     new: Any = cls.__new__
     is_open = is_plain_type(cls) and new is object.__new__ and not _is_dataclass(cls)
+    if is_open and init is object.__init__ and _is_users(cls) and is_plain_class(cls):
+        made = cls(*args, **kwargs)
+        note_made(made)
+        return made
     if not is_open or not isinstance(init, types.FunctionType) or not _is_traced_code(init, args):
         return cls(*args, **kwargs)
     try:
@@ -1176,6 +1236,13 @@ def _is_dataclass(cls: type) -> bool:
 
 def _is_traced_code(fn: types.FunctionType, args: Any) -> bool:
     return _is_users(fn) or (_is_polynomial(fn) and has_traced(args))
+
+
+def _bounded(iterable: Any = (), maxlen: Any = None) -> Any:
+    """`deque(iterable, maxlen)`."""
+    if maxlen is None:
+        return _as_list((iterable,))
+    return bounded(_list(_watched(unwrap(rest_of(iterable)))), operator.index(maxlen))
 
 
 def _as_list(args: Any) -> Any:
@@ -1281,6 +1348,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
 
         return folds.vectorized(fn, args, kwargs)
     owner = getattr(fn, "__self__", None)
+    if type(owner) is list and fn.__name__ == "extend":
+        args = tuple(map(rest_of, args))
     if type(owner) is list and fn.__name__ == "extend" and sequences().is_open(*args):
         return sequences().extended(owner, *args)
     if type(owner) is list and fn.__name__ in _OF_LISTS and has_traced([owner, args]):
@@ -1296,6 +1365,9 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
         _refuse_random(
             types.SimpleNamespace(__module__="numpy.random", __name__=getattr(fn, "__name__", ""))
         )
+    if isinstance(owner, Traced):
+        reads = fn.__name__ in ("take", "item", "__getitem__")
+        return _adopt(_call_library(fn, reads, args, kwargs))
     return _adopt(fn(*args, **kwargs))
 
 
@@ -1370,6 +1442,8 @@ def _as_array(items: Any) -> Any:
 def _as_arrays(item: Any) -> Any:
     """Return traced lists and ranges, also in tuples and lists, as the arrays that NumPy makes of them."""
     item = forwarded(item)
+    if isinstance(item, BoundedDeque):
+        item = list(item)
     if isinstance(item, TracedList):
         return item.array()
     if isinstance(item, loops.Span):
@@ -1381,7 +1455,7 @@ def _as_arrays(item: Any) -> Any:
 
 def _holds_list(item: Any) -> bool:
     item = forwarded(item)
-    return isinstance(item, (TracedList, loops.Span)) or (
+    return isinstance(item, (TracedList, loops.Span, BoundedDeque)) or (
         type(item) in (tuple, list) and any(map(_holds_list, item))
     )
 
@@ -1527,14 +1601,16 @@ def _map(fn: Any, *items: Any) -> Any:
 
 
 def _next(items: Any, *default: Any) -> Any:
-    if not isinstance(items, sequences().Generated):
-        return next(items, *default)
-    found = items.items
-    if default:
-        return conditional(_len(found) != 0, lambda: found[0], lambda: default[0])
-    error = {"message": "", "error": "StopIteration"}
-    current_scope().node("assert", (read(lift(_len(found) != 0)),), error)
-    return found[0]
+    return items.advance(*default) if isinstance(items, Cursor) else next(items, *default)
+
+
+def _iter(items: Any, *sentinel: Any) -> Any:
+    own = _own(items, "__iter__")
+    if own is not None and not sentinel:
+        return call(own, items)
+    if sentinel or not isinstance(items, (list, tuple, range, Traced, TracedList, loops.Counted)):
+        return iter(items, *sentinel)
+    return items
 
 
 def _filter(fn: Any, items: Any) -> Any:
@@ -1654,7 +1730,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.complex: lambda *args, **kwargs: _complex(*args, **kwargs), builtins.bool: _bool, builtins.print: print_,
     builtins.min: _extreme(min, _less, "min"), builtins.max: _extreme(max, _more, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
-    builtins.next: _next,
+    builtins.next: _next, builtins.iter: _iter,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
     builtins.list: _list, builtins.format: _format, warnings.warn: _warn,
     np.poly1d: _poly1d,
@@ -1817,6 +1893,8 @@ _cmath("phase", lambda x: _FUNCTIONS["angle"](x))
 
 
 def _fromiter(items: Any, dtype: Any, count: int = -1, **kwargs: Any) -> Any:
+    if isinstance(items, TracedList) and count < 0:
+        return items.array().astype(dtype)
     taken = list(items if count < 0 else itertools.islice(items, count))
     return _FUNCTIONS["array"](taken, dtype=dtype)
 

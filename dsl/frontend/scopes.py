@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import AliasError, ConversionError, InternalError, LeakError
+from dsl.frontend.bounds import Place, check_unused
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike
-from dsl.ir.graph import Attrs, Node, Value
+from dsl.ir.graph import Attrs, Graph, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait
 from dsl.ir.types import Shape
@@ -303,12 +304,19 @@ class Scope(Builder):
         self.closed = False
         self.ranges: dict[Value, Any] = {}  # what is known of params that are integers
         self._checked: set[Any] = set()
+        self.reads: list[Place] = []  # at places that the data tells, by the user's code
 
     def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
         made = super().node(op, inputs, _placed(op, attrs), **options)
         if made.op.has(Trait.CHECKED):
             _refuse_catching(made)
         return made
+
+    def finish(self, results: Iterable[Value], back: Mapping[Node, Value] | None = None) -> Graph:
+        """Return the graph; reads that it does not need are checked all the same."""
+        results = tuple(results)
+        graph = super().finish(results, back)
+        return super().finish(results, back) if check_unused(self, self.reads, graph) else graph
 
     def encloses(self, other: Scope | None) -> bool:
         while other is not None and other is not self:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dsl.errors import NonConcreteError, UnsupportedError
 from dsl.frontend import loops
+from dsl.frontend.iterators import rest_of
 from dsl.frontend.leaves import info_of, the_trace
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.regions import discard
@@ -25,7 +26,6 @@ from dsl.frontend.trees import Forward, flatten, forwarded
 from dsl.ir.graph import Value
 
 __all__ = [
-    "Generated",
     "again",
     "alike",
     "are_decided",
@@ -143,13 +143,6 @@ _LOOPS: dict[str, tuple[Any, bool, bool]] = {
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-class Generated:
-    """The items of a generator, as a list."""
-
-    def __init__(self, items: TracedList) -> None:
-        self.items = items
-
-
 def of_length(items: TracedList, count: int) -> list[Any]:
     """Return the items of a list that is taken apart into so many; the program raises if it is of another length."""
     length = items.length()
@@ -249,6 +242,7 @@ def collected(items: Any, make: Callable[[list[Any]], Any]) -> Any:
 
 def again(items: Any) -> Any:
     """Return what can be gone over twice: for an iterator the list of its items."""
+    items = rest_of(items)
     return list(items) if isinstance(items, Iterator) else items
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import BranchError, DslError, UndefinedError
+from dsl.frontend.holders import Holder, holder_of, put_back_containers
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
@@ -28,6 +29,7 @@ __all__ = [
     "is_mutable",
     "is_numeric",
     "is_opaque",
+    "keep",
     "put_in_place",
     "refill",
     "set_attribute",
@@ -103,6 +105,7 @@ class Snapshot:
     leaves: list[list[Any]]
     objects_then: list[Any] = field(default_factory=list)
     opaque: list[tuple[str, Any, Any]] = field(default_factory=list)
+    holders: list[Holder | None] = field(default_factory=list)
 
     def refuse_changes(self) -> None:
         """Put back sets and their like, which are not followed, and refuse if they have changed since this moment."""
@@ -120,6 +123,7 @@ class Snapshot:
         """Let go of the objects, so that what nothing else refers to disappears."""
         self.objects.clear()
         self.leaves.clear()
+        self.holders.clear()
 
 
 _OPAQUE = (set, bytearray, collections.deque, collections.Counter)
@@ -127,7 +131,7 @@ _OPAQUE = (set, bytearray, collections.deque, collections.Counter)
 
 def is_opaque(item: Any) -> bool:
     """Tell whether an object is a container whose contents are not followed through branches and loops."""
-    return isinstance(item, _OPAQUE)
+    return isinstance(item, _OPAQUE) and not hasattr(type(item), "dsl_refill")
 
 
 def _items_of(item: Any) -> list[Any]:
@@ -244,7 +248,8 @@ class State:
             if is_opaque(leaf)
         ]
         structures, leaves = [s for _, s in pairs], [leaves for leaves, _ in pairs]
-        return Snapshot(objects, structures, leaves, then, opaque)
+        holders = list(map(holder_of, objects))
+        return Snapshot(objects, structures, leaves, then, opaque, holders)
 
     def is_as(self, before: Snapshot) -> bool:
         """Tell whether the cells hold what they held, apart from variables that were assigned another object."""
@@ -264,6 +269,8 @@ class State:
         """Put every object and the contents of every container back."""
         if not before.leaves:
             return
+        for holder in before.holders:
+            put_back_containers(holder)
         for item, structure, leaves in zip(
             before.objects, before.structures, before.leaves, strict=True
         ):
@@ -382,7 +389,8 @@ def change_contents(held: Any, tree: Any) -> None:
 
 def refill(item: Any, structure: Structure, leaves: list[Any]) -> None:
     """Make a mutable container hold the given leaves again, in place."""
-    if structure.type is None or (not structure.children and not isinstance(item, (list, dict))):
+    refills = isinstance(item, (list, dict)) or hasattr(type(item), "dsl_refill")
+    if structure.type is None or not (structure.children or refills):
         return
     rebuilt = unflatten(structure, leaves)
     _overwrite(item, rebuilt)
@@ -392,25 +400,25 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
     if isinstance(item, list):
         if len(item) == len(rebuilt):
             for k, (old, new) in enumerate(zip(item, rebuilt, strict=True)):
-                item[k] = _keep(old, new)
+                item[k] = keep(old, new)
         else:
             item[:] = rebuilt
     elif isinstance(item, dict):
-        kept = {k: _keep(item[k], v) if k in item else v for k, v in rebuilt.items()}
+        kept = {k: keep(item[k], v) if k in item else v for k, v in rebuilt.items()}
         item.clear()
         item.update(kept)
     elif hasattr(item, "dsl_refill"):
         item.dsl_refill(rebuilt)
     elif isinstance(item, tuple):
         for old, new in zip(item, rebuilt, strict=True):
-            _keep(old, new)
+            keep(old, new)
     elif hasattr(item, "__dataclass_fields__") or OBJECTS[0].is_tree(item):
         for name in getattr(item, "__dataclass_fields__", None) or vars(rebuilt):
             held = getattr(item, name, None)  # a branch may have left it without a value
-            object.__setattr__(item, name, _keep(held, getattr(rebuilt, name)))
+            object.__setattr__(item, name, keep(held, getattr(rebuilt, name)))
 
 
-def _keep(old: Any, new: Any) -> Any:
+def keep(old: Any, new: Any) -> Any:
     """Keep the identity of a nested container, with new contents."""
     for held in (old, forwarded(old)):
         mutable = (

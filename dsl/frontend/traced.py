@@ -51,6 +51,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _UFUNCS: dict[str, Callable[..., Any]] = {}
 
 
+_OF_MEMORY = {"tobytes", "tofile", "dump", "dumps", "data", "ctypes", "setflags"}
+"""Attributes of arrays that are about their bytes, which there are none of while tracing."""
+
+
 class Traced:
     """A traced array or number. Has ndarray's operators, methods and attributes."""
 
@@ -226,7 +230,9 @@ class Traced:
         raise MissingAttributeError(
             known,
             location=here(),
-            remedy="use a function of NumPy that is in the table of supported ones",
+            remedy=f"return the array, and use its `{name}` outside the compiled function"
+            if name in _OF_MEMORY
+            else "use a function of NumPy that is in the table of supported ones",
         )
 
     def __repr__(self) -> str:

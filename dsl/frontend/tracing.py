@@ -13,6 +13,8 @@ import numpy as np
 from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, UnsupportedError
 from dsl.frontend.branches import Either
 from dsl.frontend.convert import refuse_generator
+from dsl.frontend.deques import BoundedDeque
+from dsl.frontend.iterators import Cursor
 from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.order import argument_strides, memory_order
 from dsl.frontend.runtime import call
@@ -523,7 +525,7 @@ def _finish(
     tree: dict[str, Any],
     before: dict[str, Any],
 ) -> TracedFunction:
-    _refuse_deques(trace, result)
+    _refuse_stand_ins(trace, result)
     outputs = _Outputs(trace)
     trace.finishing = True
     leaves, structure = flatten(result)
@@ -563,13 +565,15 @@ def _finish(
     return made
 
 
-def _refuse_deques(trace: Trace, result: Any) -> None:
-    """In traced code a list stands for a `deque`, which the caller would get."""
-    if id(result) in trace.deques:
+def _refuse_stand_ins(trace: Trace, result: Any) -> None:
+    """In traced code a list stands for a `deque`, and an object of ours for an iterator, which the caller would get."""
+    if id(result) in trace.deques or isinstance(result, BoundedDeque):
         raise UnsupportedError("a deque cannot be returned", remedy="return `list(...)` of it")
+    if isinstance(result, Cursor):
+        raise UnsupportedError("an iterator cannot be returned", remedy="return `list(...)` of it")
     if isinstance(result, (tuple, list, dict)):
         for item in result.values() if isinstance(result, dict) else result:
-            _refuse_deques(trace, item)
+            _refuse_stand_ins(trace, item)
 
 
 def _input_storages(trace: Trace) -> list[tuple[int, Storage]]:

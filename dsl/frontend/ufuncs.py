@@ -42,7 +42,9 @@ _ACCUMULATIONS = {
     np.maximum: "cummax",
     np.minimum: "cummin",
 }
-_SCATTER_MODES = {np.add: "add", np.multiply: "multiply", np.maximum: "max", np.minimum: "min"}
+_SCATTER_MODES: dict[np.ufunc, str] = {
+    np.add: "add", np.multiply: "multiply", np.maximum: "max", np.minimum: "min",
+}  # fmt: skip
 
 
 def operand_type(x: Any) -> Any:
@@ -368,10 +370,8 @@ def _check_divisor(divisor: Traced, ufunc: np.ufunc) -> None:
 
 def inplace(ufunc: np.ufunc, target: Traced, other: Any) -> Traced:
     """`x op= y` on an array: NumPy's `op(x, y, out=x)`."""
-    if ufunc is np.matmul:
-        store(target, apply(ufunc, target, other))
-        return target
-    result = operator(ufunc, (target, other))
+    is_product = ufunc is np.matmul
+    result = apply(ufunc, target, other) if is_product else operator(ufunc, (target, other))
     if not np.can_cast(result.dtype, target.dtype, casting="same_kind"):
         raise TypeRuleError(
             f"Cannot cast ufunc '{ufunc.__name__}' output from {result.dtype!r} to {target.dtype!r} with casting rule 'same_kind'",
@@ -435,14 +435,26 @@ def _outer(ufunc: np.ufunc, x: Any, y: Any, **kwargs: Any) -> Any:
 
 def _at(ufunc: np.ufunc, target: Any, indices: Any, values: Any = None) -> None:
     handle = lift(target)
-    if ufunc is np.subtract:
-        ufunc, values = np.add, -lift(values)
-    if ufunc not in _SCATTER_MODES:
+    if not _scatters(ufunc, handle, values):
         from dsl.frontend import folds
 
         folds.change_at(ufunc, handle, indices, values)
         return
+    if ufunc is np.subtract:
+        ufunc, values = np.add, -lift(values)
     _UFUNCS["scatter"](handle, indices, values, _SCATTER_MODES[ufunc])
+
+
+def _scatters(ufunc: np.ufunc, target: Traced, values: Any) -> bool:
+    """Tell whether `ufunc.at` may take values as numbers of the target's dtype.
+
+    NumPy computes in the common dtype, and rounds to that of the target at each step: 2 - 1.5 stored as an integer is 0, not 1.
+    """
+    if ufunc is not np.subtract and ufunc not in _SCATTER_MODES:
+        return False
+    loop, own = resolve(ufunc, (target, values))[-1], target.dtype
+    wraps = ufunc in (np.add, np.subtract, np.multiply) and loop.kind in "iu" and own.kind in "iu"
+    return loop == own or wraps or (own.kind in "fcV" and loop.kind == own.kind)
 
 
 def _reduceat(ufunc: np.ufunc, *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ only feeds itself around two nested loops is found dead.
     return %1#0                                                 return %1
 
 A dead op goes even if it is CHECKED, and with it the exception it might have raised: tracing leaves many reads that
-nothing uses. Ops with effects, `assert` among them, stay.
+nothing uses; where the user's code reads, it has put an `assert` (`frontend/bounds.py`). Ops with effects, `assert` among them, stay.
 
 `Structured` and `narrow` say how the operands of control flow and the params of its regions belong together; the other
 passes use them too.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError
+from dsl.frontend.bounds import note_read
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     _FUNCTIONS,
@@ -227,11 +228,14 @@ def box(x: Array, axis: int, start: DimLike, size: DimLike, step: int = 1) -> Ar
 def gather_axis(x: Array, indices: Array, axis: int) -> Array:
     """Return `x` at integer positions along one axis; the dims of the indices take its place."""
     index = cast(read(indices), I64) if indices.dtype.kind == "b" else read(indices)
-    value = current_scope().emit("gather", read(x), index, axes=(axis,))
+    b = current_scope()
+    if 0 not in x.type.shape[:axis]:  # else `np.take` looks at no index
+        note_read(b, b.reads, x.type.shape, (axis,), [index])
+    value = b.emit("gather", read(x), index, axes=(axis,))
     count = len(index.shape)
     if axis and count:
         order = (*range(count, count + axis), *range(count), *range(count + axis, len(value.shape)))
-        value = current_scope().emit("transpose", value, axes=order)
+        value = b.emit("transpose", value, axes=order)
     return wrap(value)
 
 

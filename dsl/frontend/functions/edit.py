@@ -238,7 +238,7 @@ def _cycled(values: Array, count: DimLike) -> Array:
 def place(arr: Any, mask: Any, vals: Any) -> None:
     """Write values in order where a mask is true, repeating them."""
     x = _target(arr, "place")
-    values = ravel(convert(vals, x.dtype))
+    values = ravel(convert(_safely(vals, x.dtype), x.dtype))
     flags = ravel(convert(mask, BOOL))
     if dims_of(values)[0] == 0:
         raise ShapeError("Cannot insert from an empty array!", location=here())
@@ -252,8 +252,21 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
     """Write values at their own flat positions where a mask is true, repeating them."""
     x = _target(a, "putmask")
     flat = flat_view(x)
-    new = _cycled(ravel(convert(values, x.dtype)), dims_of(flat)[0])
+    new = _cycled(ravel(convert(_safely(values, x.dtype), x.dtype)), dims_of(flat)[0])
     flat[...] = choose(ravel(convert(mask, BOOL)), new, flat)
+
+
+def _safely(values: Any, dtype: np.dtype) -> Any:
+    """Return values, which must fit the dtype if they are an array; numbers and lists of them are converted."""
+    is_array = isinstance(values, np.ndarray) or (
+        isinstance(values, Traced) and values.kind is Kind.ARRAY
+    )
+    if is_array and not np.can_cast(values.dtype, dtype, "safe"):
+        raise TypeRuleError(
+            f"Cannot cast array data from {values.dtype!r} to {dtype!r} according to the rule 'safe'",
+            location=here(), remedy="convert the values first (`values.astype(...)`)",
+        )  # fmt: skip
+    return values
 
 
 @implements("fill_diagonal")

@@ -147,8 +147,9 @@ def _samples(a: Any, weights: Any) -> tuple[Array, Any]:
 def _is_count(bins: Any) -> bool:
     if isinstance(bins, str):
         raise TypeRuleError(
-            "estimating the number of bins is not supported on traced values", location=here()
-        )
+            f"bins={bins!r}: how many bins there are would depend on data", location=here(),
+            remedy="give their number, or find the edges outside (`np.histogram_bin_edges`) and pass them in",
+        )  # fmt: skip
     return lift(bins).ndim == 0
 
 

@@ -198,10 +198,17 @@ def _arg(op: str, a: Any, axis: Any, out: Any, keepdims: Any) -> Any:
     x = array_of(a)
     if axis is None:
         found = emit(op, with_dims(x, (size_of(dims_of(x)),)), axis=0)
-        return into(keep_dims(found, dims_of(x), tuple(range(x.ndim)), keepdims), out)
-    position = normal_axis(axis, max(x.ndim, 1))
-    found = emit(op, x if x.ndim else with_dims(x, (1,)), axis=position)
-    return into(keep_dims(found, dims_of(x), (position,), keepdims), out)
+        axes = tuple(range(x.ndim))
+    else:
+        axes = (normal_axis(axis, max(x.ndim, 1)),)
+        found = emit(op, x if x.ndim else with_dims(x, (1,)), axis=axes[0])
+    result = into(keep_dims(found, dims_of(x), axes, keepdims), out)
+    if out is not None and not np.can_cast(result.dtype, I64, "safe"):
+        raise TypeRuleError(
+            f"Cannot cast array data from {result.dtype!r} to {I64!r} according to the rule 'safe'",
+            location=here(), remedy="give `out` the dtype int64",
+        )  # fmt: skip
+    return result
 
 
 @implements("argmax")

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend.bounds import require_inside
 from dsl.frontend.functions.arguments import ask
 from dsl.frontend.library import IMPLEMENTATIONS, implements
-from dsl.frontend.scopes import here
-from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, lift, normalise_axis
+from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, lift, normalise_axis, read
+from dsl.ir.dims import DimLike
+from dsl.ir.types import I64
 
 __all__ = ["packbits", "reduceat", "sliding_window_view", "unpackbits"]
 
@@ -111,6 +114,10 @@ def reduceat(
         raise UnsupportedError(f"np.{ufunc.__name__}.reduceat with dtype= or out=", location=here())
     x = _FUNCTIONS["moveaxis"](lift(array), axis, 0)
     starts = lift(indices).astype(np.int64)
+    if starts.type.shape == (0,):
+        kind = ufunc.reduce(np.ones(1, x.dtype)).dtype
+        return _FUNCTIONS["moveaxis"](x[:0].astype(kind), 0, axis)
+    _require_starts(ufunc, starts, x.type.shape[0])
     ends = _FUNCTIONS["concatenate"]([starts[1:], _FUNCTIONS["array"]([x.shape[0]])])
 
     def segment(bounds: Any) -> Any:
@@ -119,6 +126,13 @@ def reduceat(
 
     result = map(segment, (starts, ends))
     return _FUNCTIONS["moveaxis"](result, 0, axis) if x.ndim > 1 else result
+
+
+def _require_starts(ufunc: np.ufunc, starts: Traced, size: DimLike) -> None:
+    """Make the program raise for a segment that starts outside the axis; here NumPy counts no index from the end."""
+    b = current_scope()
+    message = f"index {{}} out-of-bounds in {ufunc.__name__}.reduceat [0, {{}})"
+    require_inside(b, read(starts), b.constant(0, I64), b.size(size), message)
 
 
 _UFUNCS["reduceat"] = reduceat
