@@ -1,8 +1,9 @@
-"""Lists and dicts between which the data chooses.
+"""Lists, dicts and objects between which the data chooses.
 
 After `t = a if c else b` the variable `t` holds a new list, with the items of the one or the other: what is changed in it does not
 reach `a` or `b`. So such a change is refused, and so is reading `t` after a change of `a` or `b`, while anything else may refer to
-the lists that were chosen from.
+the lists that were chosen from. The same holds for what an index of the program picks from a list: `rows[i]` is a new list.
+A loop in which this happens is unrolled, if it can be: then Python knows which list is meant.
 """
 
 from __future__ import annotations
@@ -14,29 +15,49 @@ from typing import Any
 from dsl.errors import AliasError
 from dsl.frontend.convert import is_generated
 from dsl.frontend.lists import TracedList
-from dsl.frontend.scopes import current_trace, here
+from dsl.frontend.scopes import Trace, current_trace, here
 from dsl.frontend.trees import OBJECTS, forwarded
 
-__all__ = ["note_change", "note_choice", "note_reading"]
+__all__ = ["note_change", "note_choice", "note_pick", "note_reading"]
 
 
 def note_choice(new: Any, sources: list[Any], names: set[str], twice: bool) -> None:
     """Remember that a variable holds a new container in the place of one of these, if some of them have other names.
 
-    `names` are the variables that get new containers, and `twice` says that two of them hold the same one after a branch.
+    `names` are the variables that get new containers or are not read any more, and `twice` says that two of them hold the same
+    one after a branch.
     """
     trace = current_trace()
-    kinds = (list, dict, TracedList)
-    if trace is None or not isinstance(new, kinds) or any(new is item for item in sources):
+    if trace is None or any(new is item for item in sources):
+        return
+    made = list(_containers(new))
+    if not made:
         return
     known = {id(part) for item in _variables(names) for part in _containers(item)}
-    made = list(_containers(new))
     for source in sources:
         parts = list(_containers(source))
         if twice or any(id(part) in known for part in parts):
-            trace.chosen.update({id(part): part for part in made})
-            for part in parts:
-                trace.chosen_from.setdefault(id(part), (part, []))[1].append(new)
+            _remember(trace, new, made, parts)
+
+
+def note_pick(new: Any, items: Any) -> None:
+    """Remember that `new` stands for one of the items of a list, which one the program knows when it runs.
+
+    The items of a traced list have no containers of their own that could be changed.
+    """
+    trace = current_trace()
+    made = list(_containers(new))
+    if trace is None or not made:
+        return
+    known = [] if isinstance(items, TracedList) else items
+    _remember(trace, new, made, [part for item in known for part in _containers(item)])
+
+
+def _remember(trace: Trace, new: Any, made: list[Any], parts: list[Any]) -> None:
+    """Remember that `new`, with the containers `made`, stands for something with the containers `parts`."""
+    trace.chosen.update({id(part): part for part in made})
+    for part in parts:
+        trace.chosen_from.setdefault(id(part), (part, []))[1].append(new)
 
 
 def note_change(item: Any) -> None:
@@ -45,7 +66,7 @@ def note_change(item: Any) -> None:
     if trace is None or not (trace.chosen or trace.chosen_from):
         return
     if id(item) in trace.chosen:
-        _refuse("this changes a list or dict between which and another one the data chooses")
+        _refuse("this changes a list, dict or object that the data chose among others")
     for new in trace.chosen_from.get(id(item), (None, []))[1]:
         trace.stale.update({id(part): part for part in _containers(new)})
 
@@ -55,7 +76,7 @@ def note_reading(item: Any) -> None:
     trace = current_trace()
     if trace is not None and id(item) in trace.stale:
         _refuse(
-            "this reads a list or dict that the data chose, after a change of those it was chosen from"
+            "this reads a list, dict or object that the data chose, after a change of those it was chosen from"
         )
 
 
@@ -63,7 +84,8 @@ def _refuse(message: str) -> None:
     raise AliasError(
         message,
         location=here(),
-        remedy="change it in the branches, where it has one name, or choose between copies (`a.copy() if ... else b.copy()`)",
+        remedy="change it in the branches, where it has one name, or choose between copies (`a.copy() if ... else b.copy()`); "
+        "in the place of `rows[i][k] = x` use an array, or assign the whole item (`rows[i] = [...]`)",
     )
 
 
@@ -79,7 +101,7 @@ def _variables(names: set[str]) -> Iterator[Any]:
 
 
 def _containers(item: Any) -> Iterator[Any]:
-    """Yield the containers in a tree, itself included."""
+    """Yield the containers and objects in a tree that can be changed, itself included."""
     item = forwarded(item)
     if isinstance(item, TracedList):
         yield item
@@ -89,6 +111,7 @@ def _containers(item: Any) -> Iterator[Any]:
     if isinstance(item, (list, tuple, dict)):
         parts: Any = item.values() if isinstance(item, dict) else item
     elif hasattr(type(item), "__dataclass_fields__") or OBJECTS[0].is_made(item):
+        yield item
         parts = list(vars(item).values()) if hasattr(item, "__dict__") else []
     else:
         return

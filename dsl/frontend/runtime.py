@@ -32,7 +32,7 @@ from dsl.errors import (
 )
 from dsl.frontend import formatting, indexing, looping, loops, ufuncs
 from dsl.frontend.branches import RESULT, if_, is_missing
-from dsl.frontend.choices import note_change, note_reading
+from dsl.frontend.choices import note_change, note_pick, note_reading
 from dsl.frontend.convert import MUTATORS, convert, is_converted
 from dsl.frontend.leaves import TRUTH, BranchRaise, predicate, the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
@@ -163,6 +163,7 @@ class Runtime:
         trace = current_trace()
         if trace is None or isinstance(obj, Traced):
             return value
+        note_reading(obj)
         if id(obj) in trace.outside or isinstance(value, np.ndarray):
             return _from_outside(obj, name, value)
         return value
@@ -239,7 +240,9 @@ class Runtime:
         if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
             numbers = _chosen_from(obj, key)
             if numbers is not None:
-                return numbers[key]
+                picked = numbers[key]
+                note_pick(picked, obj)
+                return picked
             key = key.__index__()
         if isinstance(key, Traced) and isinstance(obj, dict):
             _refuse_key(key)
