@@ -921,6 +921,8 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         )
     if isinstance(fn, np.ufunc):
         return _call_ufunc(fn, _as_arrays(args), kwargs)
+    if isinstance(getattr(fn, "__self__", None), np.ufunc):
+        return _call_ufunc_method(fn, _as_arrays(args), kwargs)
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
@@ -1013,6 +1015,17 @@ def _call_ufunc(fn: np.ufunc, args: Any, kwargs: Any) -> Any:
     if special is not None and (has_traced(args) or has_traced(kwargs)):
         return special(*args, **kwargs)
     return _adopt(fn(*args, **kwargs))
+
+
+def _call_ufunc_method(fn: Any, args: Any, kwargs: Any) -> Any:
+    """`np.maximum.reduce(...)` and its like, for which NumPy looks for arrays in its arguments and not in lists of them."""
+    if fn.__name__ != "at":  # a tuple of indices is not an array
+        args = tuple(_FUNCTIONS["array"](a) if _lists_traced(a) else a for a in args)
+    return _adopt(fn(*args, **kwargs))
+
+
+def _lists_traced(item: Any) -> bool:
+    return isinstance(item, (list, tuple)) and has_traced(item)
 
 
 def _scipy_ufunc(fn: np.ufunc) -> Callable[..., Any] | None:
@@ -1657,7 +1670,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.complex: lambda *args, **kwargs: _complex(*args, **kwargs), builtins.bool: _bool, builtins.print: print_,
     builtins.min: _extreme(min, _less, "min"), builtins.max: _extreme(max, _more, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
-    builtins.next: _next,
+    builtins.next: _next, itertools.count: loops.count_,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
     builtins.list: _list, builtins.format: _format, warnings.warn: _warn,
     np.poly1d: _poly1d,
