@@ -288,7 +288,7 @@ def _writes_what_has_two_names(x):
 
 @pytest.mark.parametrize("function", [_appends, _writes, _writes_a_row, _writes_what_has_two_names])
 def test_a_list_that_the_data_chooses_is_not_changed(function: Callable[..., Any]) -> None:
-    with pytest.raises(AliasError, match="the data chooses") as caught:
+    with pytest.raises(AliasError, match="the data chose") as caught:
         dsl.jit(function)(np.array([1.0, 2.0]))
     assert "copies" in caught.value.remedy
 

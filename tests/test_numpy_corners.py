@@ -339,3 +339,26 @@ def test_what_needs_bytes_or_a_number_of_bins_says_what_to_do() -> None:
     with pytest.raises(TypeError, match=r"bins='auto': how many bins") as e:
         dsl.jit(lambda x: np.histogram(x, bins="auto"))(LOW)
     assert "give their number" in str(e.value)
+
+
+@pytest.mark.parametrize("ufunc", [np.maximum, np.add, np.logical_and, np.hypot])
+def test_methods_of_ufuncs_take_lists_of_arrays(ufunc: np.ufunc) -> None:
+    x, y = (
+        np.array([[1.0, 0.0, 2.0], [3.0, 1.5, 0.0]]),
+        np.array([[2.0, 0.0, 1.0], [0.5, 1.0, 4.0]]),
+    )
+    check(lambda x, y: ufunc.reduce([x, y, x * y]), x, y)
+    check(lambda x, y: ufunc.reduce((x > 1, y > 1), axis=1, keepdims=True), x, y)
+    check(lambda x, y: ufunc.outer([x[0, 0], y[0, 1]], x), x, y)
+    check(lambda x: ufunc.accumulate([x[0, 0], x[0, 2], x[1, 1]]), x)
+
+
+def test_bincount_takes_weights_of_a_size_that_the_data_decides() -> None:
+    f = dsl.jit(lambda at, counts, w: np.bincount(at, np.repeat(w, counts), minlength=4))
+    weights = np.array([1.0, 2.0])
+    np.testing.assert_array_equal(f(np.array([0, 1, 1]), np.array([1, 2]), weights), [1, 4, 0, 0])
+    np.testing.assert_array_equal(f(np.array([3, 1]), np.array([2, 0]), weights), [0, 1, 0, 1])
+    with pytest.raises(ValueError, match="don't have the same length"):
+        f(np.array([0, 1, 1]), np.array([1, 1]), weights)
+    with pytest.raises(ValueError, match="object too deep"):
+        dsl.jit(lambda at: np.bincount(at, np.ones((2, 1))))(np.array([0, 1]))

@@ -938,3 +938,119 @@ def one_that_is_changed_if_there_was_no_trip(x):
 def test_which_container_is_changed_does_not_depend_on_the_trip(program: Any) -> None:
     with pytest.raises(dsl.errors.AliasError, match="this changes a list, dict or object"):
         dsl.jit(program)(np.array([1.0, 2.0]))
+
+
+@dataclass
+class Sum:
+    count: int = 0
+    total: float = 0.0
+
+    def push(self, x: Any) -> None:
+        self.count += 1
+        self.total += x
+
+
+def filled_by_row(x):
+    rows = [[] for _ in range(len(x))]
+    for i in range(len(x)):
+        rows[i].append(x[i])
+    return rows
+
+
+def changed_by_row(x):
+    rows = [[1.0, 2.0], [3.0, 4.0]]
+    for i in range(2):
+        rows[i][0] += float(x[i])
+    return rows
+
+
+def summed(x):
+    sums = [Sum(), Sum()]
+    for k in range(2):
+        for v in x[k::2]:
+            sums[k].push(float(v))
+    return sums
+
+
+def named_by_row(x):
+    rows = [(1, {"a": 1.0}), (2, {"a": 2.0})]
+    for i in range(2):
+        rows[i][1]["a"] += float(x[i])
+    return rows
+
+
+def read_after_a_change(x):
+    rows, total = [[1.0, 2.0], [3.0, 4.0]], 0.0
+    for i in range(2):
+        row = rows[i]
+        rows[1][0] = float(x[i]) + total
+        total += row[0]
+    return total
+
+
+@pytest.mark.parametrize(
+    "program", [filled_by_row, changed_by_row, summed, named_by_row, read_after_a_change]
+)
+def test_loops_over_places_in_a_list_change_its_items(program: Any) -> None:
+    check_as_plain(program, np.arange(5.0) + 1)
+    check_as_plain(program, np.arange(2.0) + 1)
+
+
+def by_label(x):
+    rows = [[0.0], [0.0]]
+    for v in x:
+        rows[int(v) % 2].append(v)
+    return rows
+
+
+def of_a_list_that_grew(x):
+    rows = []
+    for v in x:
+        if v > 0:
+            rows.append([v, 0.0])
+    for row in rows:
+        row[1] = 1.0
+    return rows
+
+
+def picked_before_a_loop(x):
+    rows = [[1.0, 2.0], [3.0, 4.0]]
+    row = rows[int(x[1])]
+    for v in x:
+        row[0] += v
+    return rows
+
+
+def of_an_object(x):
+    one, two = Sum(), Sum()
+    picked = one if x[0] > 0 else two
+    picked.push(x[0])
+    return one, two
+
+
+def inside_a_tuple(x):
+    one, two = [1.0], [2.0]
+    picked = (one, 1) if x[0] > 0 else (two, 2)
+    picked[0][0] = 7.0
+    return one, two
+
+
+@pytest.mark.parametrize(
+    "program", [by_label, of_a_list_that_grew, picked_before_a_loop, of_an_object, inside_a_tuple]
+)
+def test_changes_of_what_the_data_chose_are_refused(program: Any) -> None:
+    with pytest.raises(dsl.errors.AliasError, match="the data chose among others"):
+        dsl.jit(program)(np.arange(5.0))
+
+
+def test_an_object_whose_other_name_is_not_read_any_more_may_be_changed() -> None:
+    def program(x):
+        state = Sum()
+        for v in x:
+            new = Sum(state.count + 1, state.total + v)
+            if v > 1:
+                state = new
+            state.count += 10
+        return state
+
+    check_as_plain(program, np.arange(5.0))

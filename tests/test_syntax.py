@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import importlib.util
+import itertools
 import math
 import os
 import pty
@@ -1187,3 +1188,76 @@ def test_lambda_in_a_lambda_on_one_line_whose_body_is_a_choice() -> None:
     assert [dsl.jit(f)(x)[1] for f in both(1)] == [1.0, 2.0]
     assert [dsl.jit(f)(x)[1] for f in both(None)] == [3.0, 4.0]
     assert dsl.jit(lambda a: (lambda: a if limit is None else -a, lambda: a)[0]())(x)[1] == 2.0
+
+
+def counted_until(x, start=1):
+    for k in itertools.count(start, 2):
+        x = x * 1.5 + 0 * k
+        if x.max() > 100:
+            break
+    return x, k
+
+
+def counted_beside(x):
+    ids = itertools.count()
+    first, total = next(ids), 0.0
+    for k, v in zip(ids, x):
+        total += k * v
+    return first, total, [k * v for k, v in zip(itertools.count(1), x)]
+
+
+def counted_in_python(x):
+    steps = [np.sin, np.cos, np.tan]
+    for k in itertools.count():
+        if k == 3:
+            break
+        x = steps[k](x)
+    return x
+
+
+@pytest.mark.parametrize("program", [counted_until, counted_beside, counted_in_python])
+def test_loops_over_a_count_end_when_the_data_says_so(program: Any) -> None:
+    check_as_plain(program, np.ones(3))
+    check_as_plain(program, np.ones(5))
+
+
+def test_a_count_does_not_go_on_after_a_loop() -> None:
+    def f(x):
+        ids = itertools.count()
+        for _ in ids:
+            x = x * 2
+            if x.max() > 10:
+                break
+        return next(ids)
+
+    with pytest.raises(dsl.errors.UnsupportedError, match="goes on counting after a loop"):
+        dsl.jit(f)(np.ones(3))
+
+
+def test_iterators_without_an_end_are_not_unrolled_for_ever() -> None:
+    def f(x):
+        for sign in itertools.cycle([1, -1]):
+            x = x * 2 + sign
+            if x.max() > 10:
+                break
+        return x
+
+    with pytest.raises(dsl.errors.LoopTypeError, match="has not ended after") as caught:
+        dsl.jit(f)(np.ones(3))
+    assert "itertools.count" in caught.value.remedy
+
+
+def test_a_strict_zip_wants_arrays_of_one_length() -> None:
+    @dsl.jit
+    def dot(x, y):
+        total = 0.0
+        for a, b in zip(x, y, strict=True):
+            total += a * b
+        return total
+
+    assert dot(np.ones(3), np.ones(3)) == 3
+    assert dot(np.ones(4), np.ones(4)) == 4
+    with pytest.raises(ValueError, match="argument 2 is longer than argument 1"):
+        dot(np.ones(4), np.ones(6))
+    with pytest.raises(ValueError, match="argument 2 is shorter than argument 1"):
+        dot(np.ones(7), np.ones(6))

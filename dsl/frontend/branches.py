@@ -86,9 +86,13 @@ def if_(
     put: Any,
     names: tuple[str, ...],
     assigned: int,
+    dead: tuple[str, ...] = (),
     lenient: bool = False,
 ) -> None:
-    """Run an `if` statement; a `lenient` one lets variables have a value or not, which is asked where they are read."""
+    """Run an `if` statement; a `lenient` one lets variables have a value or not, which is asked where they are read.
+
+    `dead` are names of variables that nothing reads afterwards.
+    """
     chosen = predicate(test)
     if isinstance(chosen, bool):
         (then if chosen else otherwise)()
@@ -96,7 +100,7 @@ def if_(
     refuse_try()
     state = State(get, put, names, assigned)
     before, branches = _trace_branches(state, then, otherwise)
-    _join_branches(chosen, state, before, branches, Joined(lenient=lenient))
+    _join_branches(chosen, state, before, branches, Joined(lenient=lenient, dead=dead))
 
 
 def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapshot, list[Branch]]:
@@ -148,7 +152,8 @@ def _trace_branch(state: State, before: Snapshot, block: Block, name: str) -> Br
 class Joined:
     """The joined leaves: the value of each branch, where the result goes, and which results have a flag of definedness.
 
-    `halves` are those that one branch defines and that may be read under further conditions only.
+    `halves` are those that one branch defines and that may be read under further conditions only; `dead` are the variables that
+    nothing reads any more.
     """
 
     pairs: list[tuple[Any, Any, Info]] = field(default_factory=list)
@@ -156,6 +161,7 @@ class Joined:
     flagged: list[tuple[Traced, Traced, str]] = field(default_factory=list)
     halves: list[tuple[Traced, str]] = field(default_factory=list)
     lenient: bool = False
+    dead: tuple[str, ...] = ()
 
     def add(self, a: Any, b: Any, info: Info, name: str = "", *, perhaps: bool = False) -> Traced:
         """Add a leaf; a side that is missing is not asked for, or with `perhaps` has no value."""
@@ -245,22 +251,27 @@ def _join_branches(
         for cell, (structure, leaves) in enumerate(cells)
     ]
     state.commit(objects, before)
-    _note_choices(state, before, branches, objects)
+    _note_choices(state, before, branches, objects, joined.dead)
     for place in replaced:
         place.note()
     discard(then.scope, other.scope)
 
 
 def _note_choices(
-    state: State, before: Snapshot, branches: list[Branch], objects: list[Any]
+    state: State,
+    before: Snapshot,
+    branches: list[Branch],
+    objects: list[Any],
+    dead: tuple[str, ...],
 ) -> None:
-    """Say which lists and dicts stand for one or another of those that the branches leave in variables."""
+    """Say which lists, dicts and objects stand for one or another of those that the branches leave in variables."""
     ends = [b.after.objects for b in branches if not b.raised]
+    live = [k for k, name in enumerate(state.names) if name not in dead]
     new = [k for k, item in enumerate(objects) if item is not before.objects[k]]
-    names = {state.names[k] for k in new}
+    names = {*dead, *(state.names[k] for k in new)}
     for k in new:
         sources = [*(each[k] for each in ends), before.objects[k]]
-        twice = any(sum(item is each[k] for item in each) > 1 for each in ends)
+        twice = any(sum(each[j] is each[k] for j in live) > 1 for each in ends)
         note_choice(objects[k], sources, names, twice)
 
 

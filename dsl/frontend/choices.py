@@ -2,7 +2,8 @@
 
 After `t = a if c else b` the variable `t` holds a new list, with the items of the one or the other: what is changed in it does not
 reach `a` or `b`. So such a change is refused, and so is reading `t` after a change of `a` or `b`, while anything else may refer to
-the lists that were chosen from.
+the lists that were chosen from. The same holds for what an index of the program picks from a list: `rows[i]` is a new list.
+A loop in which this happens is unrolled, if it can be: then Python knows which list is meant.
 """
 
 from __future__ import annotations
@@ -15,28 +16,47 @@ from dsl.errors import AliasError
 from dsl.frontend.convert import is_generated
 from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.lists import TracedList
-from dsl.frontend.scopes import current_trace, here
+from dsl.frontend.scopes import Trace, current_trace, here
 from dsl.frontend.trees import OBJECTS, forwarded
 
-__all__ = ["note_change", "note_choice", "note_reading", "with_other_names"]
+__all__ = ["note_change", "note_choice", "note_pick", "note_reading", "with_other_names"]
 
 
 def note_choice(new: Any, sources: list[Any], names: set[str], twice: bool) -> None:
     """Remember that a variable holds a new container in the place of one of these, if some of them have other names.
 
-    `names` are the variables that get new containers, and `twice` says that two of them hold the same one after a branch.
+    `names` are the variables that get new containers or are not read any more, and `twice` says that two of them hold the same
+    one after a branch.
     """
     trace = current_trace()
-    changes = isinstance(new, (list, dict, TracedList, BoundedDeque)) or _is_object(new)
-    if trace is None or not changes or any(new is item for item in sources):
+    if trace is None or any(new is item for item in sources):
         return
     made = list(_containers(new))
+    if not made:
+        return
     for source in sources:
-        parts = list(_containers(source))
         if twice or with_other_names([source], names):
-            trace.chosen.update({id(part): part for part in made})
-            for part in parts:
-                trace.chosen_from.setdefault(id(part), (part, []))[1].append(new)
+            _remember(trace, new, made, list(_containers(source)))
+
+
+def note_pick(new: Any, items: Any) -> None:
+    """Remember that `new` stands for one of the items of a list, which one the program knows when it runs.
+
+    The items of a traced list have no containers of their own that could be changed.
+    """
+    trace = current_trace()
+    made = list(_containers(new))
+    if trace is None or not made:
+        return
+    known = [] if isinstance(items, TracedList) else items
+    _remember(trace, new, made, [part for item in known for part in _containers(item)])
+
+
+def _remember(trace: Trace, new: Any, made: list[Any], parts: list[Any]) -> None:
+    """Remember that `new`, with the containers `made`, stands for something with the containers `parts`."""
+    trace.chosen.update({id(part): part for part in made})
+    for part in parts:
+        trace.chosen_from.setdefault(id(part), (part, []))[1].append(new)
 
 
 def with_other_names(items: list[Any], names: set[str]) -> list[Any]:
@@ -51,9 +71,7 @@ def note_change(item: Any) -> None:
     if trace is None or not (trace.chosen or trace.chosen_from):
         return
     if id(item) in trace.chosen:
-        _refuse(
-            "this changes a list, dict or object between which and another one the data chooses"
-        )
+        _refuse("this changes a list, dict or object that the data chose among others")
     for new in trace.chosen_from.get(id(item), (None, []))[1]:
         trace.stale.update({id(part): part for part in _containers(new)})
 
@@ -71,7 +89,8 @@ def _refuse(message: str) -> None:
     raise AliasError(
         message,
         location=here(),
-        remedy="change it in the branches, where it has one name, or choose between copies (`a.copy() if ... else b.copy()`)",
+        remedy="change it in the branches, where it has one name, or choose between copies (`a.copy() if ... else b.copy()`); "
+        "in the place of `rows[i][k] = x` use an array, or assign the whole item (`rows[i] = [...]`)",
     )
 
 
@@ -91,7 +110,7 @@ def _is_object(item: Any) -> bool:
 
 
 def _containers(item: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
-    """Yield the containers and objects in a tree, itself included."""
+    """Yield the containers and objects in a tree that can be changed, itself included."""
     item = forwarded(item)
     if isinstance(item, TracedList):
         yield item

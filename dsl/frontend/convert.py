@@ -457,6 +457,11 @@ class _Rewriter(ast.NodeTransformer):
         )
         return [n for n in stored if n in live or n in read or n in self.shared]
 
+    def _dead(self, node: ast.If, names: list[str]) -> list[str]:
+        """Return the names that nothing reads after an `if`."""
+        live = getattr(node, "dsl_live", names)
+        return [n for n in names if n not in live and n not in self.shared]
+
     def _next(self) -> int:
         self.count += 1
         return self.count
@@ -482,7 +487,7 @@ class _Rewriter(ast.NodeTransformer):
         call = _runtime(
             "short_if" if getattr(node, "dsl_short", False) else "if_",
             self._test(node.test), _load(then.name), _load(other.name), _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
-            _strings(names), ast.Constant(len(kept)),
+            _strings(names), ast.Constant(len(kept)), _strings(self._dead(node, names)),
         )  # fmt: skip
         return [then, other, *self._accessors(k, names, node), _located(ast.Expr(call), node.test)]
 

@@ -63,7 +63,11 @@ class TracedList:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return TracedList(self.layout, [column[key].copy() for column in self.columns])
-        return self._item([column[key] for column in self.columns])
+        item = self._item([column[key] for column in self.columns])
+        from dsl.frontend.choices import note_pick
+
+        note_pick(item, self)
+        return item
 
     def __setitem__(self, key: Any, item: Any) -> None:
         if isinstance(key, slice):

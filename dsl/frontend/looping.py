@@ -49,9 +49,11 @@ from dsl.frontend.leaves import (
     zeros,
 )
 from dsl.frontend.loops import (
+    ENDLESS,
     Grown,
     Items,
     as_counted,
+    finish,
     items_now,
     lists_in,
     refuse_growing,
@@ -980,7 +982,8 @@ def for_(
             return
         try:
             refuse_try()
-            return Loop(state, body, guard, counted, items).trace()
+            Loop(state, body, guard, counted, items).trace()
+            return finish(counted)
         except _Growing:
             return _while_over(iterable, 0, body, guard, state.anew())
         except _RETRY as error:
@@ -991,6 +994,8 @@ def for_(
 
 def _refuse_unrolling(trips: Any, error: DslError) -> None:
     limit = config.unroll_limit
+    if trips == ENDLESS:  # Python may see an end
+        return
     if not isinstance(trips, int) or trips > limit:
         if isinstance(trips, int):
             error.remedy += f"; a loop of {trips} trips is longer than the limit for unrolling (DSL_UNROLL_LIMIT={limit})"
@@ -999,7 +1004,7 @@ def _refuse_unrolling(trips: Any, error: DslError) -> None:
 
 def _python_for(iterable: Any, body: Block, guard: Block | None, state: State) -> None:
     """Loop in Python; once a traced `break` may have happened, the rest of the trips are conditional."""
-    items, lost = items_now(iterable), False
+    items, lost, tests = items_now(iterable), False, 0
     for k in itertools.count():
         go_on = True if guard is None else predicate(guard())
         item = next(items, _END) if go_on is not False else _END
@@ -1012,12 +1017,27 @@ def _python_for(iterable: Any, body: Block, guard: Block | None, state: State) -
         else:
             assert guard is not None
             lost = True
+            tests += 1
+            _refuse_endless(iterable, tests)
             state.run_if(if_, guard(), functools.partial(body, item))
     if lost and isinstance(iterable, Cursor):
         iterable.finish(lost=True)
 
 
 _END = object()
+
+
+def _refuse_endless(iterable: Any, tests: int) -> None:
+    """Refuse to unroll an iterator that may have no end, as the data ends the loop and tracing does not see that."""
+    if tests > _TESTS * config.unroll_limit and not hasattr(iterable, "__len__"):
+        raise LoopTypeError(
+            f"this loop over a Python iterator is unrolled, and has not ended after {tests} trips that depend on data",
+            location=here(), remedy="loop with `while`, or over a range, a list or `itertools.count`",
+        )  # fmt: skip
+
+
+# Trips of iterators are cheap to trace beside those of loops that had to be unrolled.
+_TESTS = 8
 
 
 def _while_over(items: Any, start: int, body: Block, guard: Block | None, state: State) -> None:

@@ -6,12 +6,13 @@ unrolled.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dsl.errors import LoopTypeError, NonConcreteError
+from dsl.errors import LoopTypeError, NonConcreteError, UnsupportedError
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
@@ -31,6 +32,7 @@ from dsl.ir.graph import Value
 from dsl.ir.types import I64
 
 __all__ = [
+    "ENDLESS",
     "Counted",
     "Grown",
     "Items",
@@ -39,7 +41,9 @@ __all__ = [
     "Span",
     "Unrolled",
     "as_counted",
+    "count_",
     "enumerate_",
+    "finish",
     "range_",
     "reversed_",
     "unroll",
@@ -136,6 +140,47 @@ class Span:
             * self.step
         )
         return Span(last, last - self.trips() * self.step, -self.step)
+
+
+class Counting(Span):
+    """`itertools.count(start, step)` of whole numbers: a loop over it ends by a `break`, a `return` or an error."""
+
+    def __init__(self, start: Any = 0, step: Any = 1) -> None:
+        super().__init__(start, None, step)
+        self._taken = False
+
+    def trips(self) -> int:
+        self._refuse_again()
+        return ENDLESS
+
+    def finish(self) -> None:
+        """Say that a loop of the program has taken numbers from it, nobody knows how many."""
+        self._taken = True
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self._refuse_again()
+        found, self.start = self.start, self.start + self.step
+        return found
+
+    def _refuse_again(self) -> None:
+        if self._taken:
+            raise UnsupportedError(
+                "this goes on counting after a loop, whose number of trips the data decides",
+                location=here(), remedy="make another `itertools.count`, from the last number of the loop on",
+            )  # fmt: skip
+
+
+# More trips than any loop makes.
+ENDLESS = 2**62
+
+
+def count_(start: Any = 0, step: Any = 1) -> Any:
+    """`itertools.count`; Python itself counts by floats."""
+    whole = all(isinstance(x, int) or lift(x).dtype.kind in "iu" for x in (start, step))
+    return Counting(start, step) if whole else itertools.count(start, step)
 
 
 def _at_least_zero(count: Traced) -> Traced:
@@ -238,9 +283,21 @@ def refuse_growing() -> None:
 
 def lists_in(counted: Any) -> list[Items]:
     """Return the traced lists that a loop goes over, also those that are zipped."""
+    return [part for part in _parts_of(counted) if isinstance(part, Items)]
+
+
+def finish(counted: Any) -> None:
+    """Say that a loop of the program has gone over something."""
+    for part in _parts_of(counted):
+        if isinstance(part, Counting):
+            part.finish()
+
+
+def _parts_of(counted: Any) -> list[Any]:
+    """Return what is zipped, however deep, or the thing itself."""
     if isinstance(counted, Zipped):
-        return [found for part in counted.parts for found in lists_in(part)]
-    return [counted] if isinstance(counted, Items) else []
+        return [found for part in counted.parts for found in _parts_of(part)]
+    return [counted]
 
 
 class Grown:
@@ -371,7 +428,25 @@ def zip_(*items: Any, strict: bool = False) -> Any:
     if not items or any(c is None for c in counted):
         steady = (_steady(part) if type(part) is list else part for part in items)
         return zip(*steady, strict=strict)
+    if strict:
+        _require_equal([c.trips() for c in counted])
     return Zipped(counted)
+
+
+def _require_equal(counts: list[Any]) -> None:
+    """Raise what a strict `zip` raises for iterables of different lengths, now or when the program runs."""
+    first, scope = counts[0], current_scope()
+    for k, count in enumerate(counts[1:], 2):
+        for words, test in (("shorter", "greater_equal"), ("longer", "less_equal")):
+            message = (
+                f"zip() argument {k} is {words} than argument{' 1' if k == 2 else f's 1-{k - 1}'}"
+            )
+            if isinstance(count, int) and isinstance(first, int):
+                if not getattr(np, test)(count, first):
+                    raise ValueError(message)
+                continue
+            flag = scope.emit(test, trip_value(count), trip_value(first))
+            scope.node("assert", (flag,), {"message": message, "error": "ValueError"})
 
 
 def reversed_(items: Any) -> Any:

@@ -32,7 +32,7 @@ from dsl.errors import (
 )
 from dsl.frontend import formatting, indexing, looping, loops, ufuncs
 from dsl.frontend.branches import RESULT, if_, is_missing
-from dsl.frontend.choices import note_change, note_reading
+from dsl.frontend.choices import note_change, note_pick, note_reading
 from dsl.frontend.convert import MUTATORS, convert, is_converted
 from dsl.frontend.deques import BoundedDeque, bounded
 from dsl.frontend.iterators import Cursor, as_cursor, is_plain, rest_of, searched
@@ -166,6 +166,7 @@ class Runtime:
         trace = current_trace()
         if trace is None or isinstance(obj, Traced):
             return value
+        note_reading(obj)
         if id(obj) in trace.outside or isinstance(value, np.ndarray):
             return _from_outside(obj, name, value)
         return value
@@ -244,7 +245,9 @@ class Runtime:
         if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
             numbers = _chosen_from(obj, key)
             if numbers is not None:
-                return numbers[key]
+                picked = numbers[key]
+                note_pick(picked, obj)
+                return picked
             key = key.__index__()
         if isinstance(key, Traced) and isinstance(obj, dict):
             _refuse_key(key)
@@ -928,6 +931,8 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return _call_builtin(fn, special, args, kwargs)
     if isinstance(fn, np.ufunc):
         return _call_ufunc(fn, _as_arrays(args), kwargs)
+    if isinstance(getattr(fn, "__self__", None), np.ufunc):
+        return _call_ufunc_method(fn, _as_arrays(args), kwargs)
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
@@ -1064,6 +1069,17 @@ def _call_ufunc(fn: np.ufunc, args: Any, kwargs: Any) -> Any:
     if special is not None and (has_traced(args) or has_traced(kwargs)):
         return special(*args, **kwargs)
     return _adopt(fn(*args, **kwargs))
+
+
+def _call_ufunc_method(fn: Any, args: Any, kwargs: Any) -> Any:
+    """`np.maximum.reduce(...)` and its like, for which NumPy looks for arrays in its arguments and not in lists of them."""
+    if fn.__name__ != "at":  # a tuple of indices is not an array
+        args = tuple(_FUNCTIONS["array"](a) if _lists_traced(a) else a for a in args)
+    return _adopt(fn(*args, **kwargs))
+
+
+def _lists_traced(item: Any) -> bool:
+    return isinstance(item, (list, tuple)) and has_traced(item)
 
 
 def _scipy_ufunc(fn: np.ufunc) -> Callable[..., Any] | None:
@@ -1730,7 +1746,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.complex: lambda *args, **kwargs: _complex(*args, **kwargs), builtins.bool: _bool, builtins.print: print_,
     builtins.min: _extreme(min, _less, "min"), builtins.max: _extreme(max, _more, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
-    builtins.next: _next, builtins.iter: _iter,
+    builtins.next: _next, builtins.iter: _iter, itertools.count: loops.count_,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
     builtins.list: _list, builtins.format: _format, warnings.warn: _warn,
     np.poly1d: _poly1d,

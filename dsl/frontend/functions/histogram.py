@@ -60,9 +60,9 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0) -> Any:
     if isinstance(least, int) and least < 0:
         raise ShapeError("'minlength' must not be negative", location=here())
     if weights is not None:
-        weights = convert(weights, F64)
-        if isinstance(dims_of(values)[0], int) and dims_of(weights) != dims_of(values):
-            raise ShapeError("The weights and list don't have the same length.", location=here())
+        weights = convert(vector_of(weights), F64)
+        text = "The weights and list don't have the same length."
+        agree(dims_of(weights)[0], dims_of(values)[0], text)
     ask(min_(values, initial=0) >= 0, "'list' argument must have no negative elements")
     size = as_dim(fresh(read(np.maximum(max_(values, initial=-1) + 1, least)), Kind.PYTHON))
     return _tally(np.maximum(values, 0), weights, size, I64 if weights is None else F64)

@@ -172,7 +172,8 @@ def _correlate(x: Array, taps: Array, mode: str) -> Array:
     if mode != "full" and is_symbolic(n, m):
         ask(
             np.less_equal(lift(number(m)), number(n)),
-            f"{mode} correlation needs a first operand that is not shorter",
+            f"mode='{mode}' for sizes that vary needs a first operand that is not shorter: "
+            "exchange the operands, or compile for each size (`dsl.jit(dynamic=False)`)",
         )
     length = n + left + right - m + 1
     if isinstance(m, int) and m <= _UNROLLED_TAPS:
