@@ -51,12 +51,16 @@ def in_fortran_order(x):
     return np.asfortranarray(x), np.asfortranarray(x.T), np.asfortranarray(x + 1)
 
 
+def required(x):
+    return np.require(x, None, ["F"]), np.require(x.T + 1, np.float64, "C"), np.require(x)
+
+
 def turned_back(x):
     return (x.T + 1).T
 
 
 FUNCTIONS = [
-    turned, chain, with_a_row, comparison, converted, several, mixed, copied, in_c_order, in_fortran_order,
+    turned, chain, with_a_row, comparison, converted, several, mixed, copied, in_c_order, in_fortran_order, required,
     turned_back,
 ]  # fmt: skip
 X = np.linspace(-1, 1, 12).reshape(3, 4)

@@ -180,8 +180,11 @@ def copy(a: Any, order: str = "K", subok: bool = False) -> Any:
 
 @implements("require")
 def require(a: Any, dtype: Any = None, requirements: Any = None, *, like: Any = None) -> Any:
-    """Return an array; layout requirements mean nothing to traced values."""
-    return asarray(a, dtype)
+    """Return an array, in C or Fortran's order if that is required; other requirements hold anyway."""
+    wanted = {str(each).upper()[0] for each in requirements or ()}
+    order = {"C": ascontiguousarray, "F": asfortranarray}
+    makers = [order[letter] for letter in "CF" if letter in wanted]
+    return makers[0](a, dtype) if len(makers) == 1 else asarray(a, dtype)
 
 
 # -- from a shape --------------------------------------------------------------------------------------------------
