@@ -15,6 +15,7 @@ from typing import Any
 from dsl.errors import AliasError
 from dsl.frontend.convert import is_generated
 from dsl.frontend.lists import TracedList
+from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import Trace, current_trace, here
 from dsl.frontend.trees import OBJECTS, forwarded
 
@@ -103,6 +104,10 @@ def _variables(names: set[str]) -> Iterator[Any]:
 def _containers(item: Any) -> Iterator[Any]:
     """Yield the containers and objects in a tree that can be changed, itself included."""
     item = forwarded(item)
+    if isinstance(item, TracedOptional):
+        if item.structure.type is not None:
+            yield item
+        return
     if isinstance(item, TracedList):
         yield item
         return

@@ -17,6 +17,7 @@ from dsl.autodiff.forward import push
 from dsl.autodiff.reverse import Reverse
 from dsl.compile import Compiled, jit
 from dsl.errors import GradientError
+from dsl.frontend.optional import unwrap
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Traced, fresh, lift, read, size_number
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths, unflatten
@@ -93,7 +94,7 @@ def _differentiate(
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     check_argnums(fn, args, argnums)
     args = with_chosen_contents(args, argnums)
-    inner = trace_inner(fn, args, kwargs)
+    inner = trace_inner(fn, args, kwargs, taken=_with_value_and_aux if has_aux else unwrap)
     chosen = [chosen_leaves(args, k) for k in tuple_of(argnums)]
     active = [False] * len(inner.graph.params)
     for first, leaves, _, number in chosen:
@@ -112,6 +113,11 @@ def _differentiate(
     result = inner.tree(reverse.outputs)
     value, aux = result if has_aux else (result, None)
     return value, aux, trees[0] if isinstance(argnums, int) else tuple(trees)
+
+
+def _with_value_and_aux(result: Any) -> Any:
+    """Return a pair with its first item, which may be None where the program runs, as a number."""
+    return (unwrap(result[0]), result[1]) if type(result) is tuple and len(result) == 2 else result
 
 
 def tuple_of(argnums: Argnums) -> tuple[int, ...]:
