@@ -900,5 +900,10 @@ def test_gradients_of_what_may_be_none() -> None:
     slope = (controlled(1.0 + step) - controlled(1.0 - step)) / (2 * step)
     np.testing.assert_allclose(dsl.grad(controlled)(1.0), slope, rtol=1e-6)
     np.testing.assert_allclose(dsl.grad(largest)(np.array([0.5, 0.2, 0.9])), [0, 0, 1.8])
+    x = np.array([0.5, 0.2, 0.9])
+    np.testing.assert_allclose(dsl.jvp(largest, (x,), (x,)), (0.81, 1.62))
+    np.testing.assert_allclose(dsl.vjp(largest, x)[1](1.0)[0], [0, 0, 1.8])
+    np.testing.assert_allclose(dsl.jacrev(largest)(x), [0, 0, 1.8])
+    np.testing.assert_allclose(dsl.hessian(largest)(x), np.diag([0, 0, 2]))
     value, aux = dsl.value_and_grad(lambda x: (largest(x), 1), has_aux=True)(np.array([2.0]))[0]
     assert (value, aux) == (4.0, 1)
