@@ -1054,3 +1054,87 @@ def test_an_object_whose_other_name_is_not_read_any_more_may_be_changed() -> Non
         return state
 
     check_as_plain(program, np.arange(5.0))
+
+
+def best_sum(x):
+    best = None
+    for v in x:
+        if best is None:
+            best = Sum(1, float(v))
+        elif v > 0:
+            best.push(float(v))
+            best.total += 1
+    return best
+
+
+def last_pair(x):
+    last = None
+    for v in x:
+        if v > 0:
+            last = Pair(float(v))
+    last.b = 7.0
+    return last.a, last.b
+
+
+def best_row(x):
+    best = None
+    for v in x:
+        if best is None or v > best[0]:
+            best = [float(v), 1]
+        else:
+            best[1] += 1
+    return best
+
+
+@pytest.mark.parametrize("program", [best_sum, last_pair, best_row])
+def test_what_may_be_none_can_be_changed(program: Any) -> None:
+    check_as_plain(program, np.array([1.0, -1.0, 2.0]))
+    check_as_plain(program, np.array([2.0, 3.0, 1.0, -1.0, 2.0]))
+
+
+def test_attributes_of_none_raise_what_python_raises() -> None:
+    for function in (last_pair, dsl.jit(last_pair)):
+        with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'b'"):
+            function(-np.ones(3))
+
+
+def test_what_may_be_none_keeps_its_structure() -> None:
+    def program(x):
+        rows = None
+        for v in x:
+            if v > 0:
+                rows = [v]
+        rows.append(1.0)
+        return rows
+
+    with pytest.raises(dsl.errors.UnsupportedError, match="the structure of what may be None"):
+        dsl.jit(program)(np.ones(3))
+
+
+def test_gradients_of_what_may_be_none() -> None:
+    def controlled(goal):
+        state, y = Pair(None), 0.0
+        for _ in range(4):
+            error = goal - y
+            y = y + 0.1 * (error if state.a is None else 2 * error - state.a)
+            state.a = error
+        return y
+
+    def largest(x):
+        best = None
+        for v in x:
+            if best is None or v > best:
+                best = v * v
+        return best
+
+    step = 1e-6
+    slope = (controlled(1.0 + step) - controlled(1.0 - step)) / (2 * step)
+    np.testing.assert_allclose(dsl.grad(controlled)(1.0), slope, rtol=1e-6)
+    np.testing.assert_allclose(dsl.grad(largest)(np.array([0.5, 0.2, 0.9])), [0, 0, 1.8])
+    x = np.array([0.5, 0.2, 0.9])
+    np.testing.assert_allclose(dsl.jvp(largest, (x,), (x,)), (0.81, 1.62))
+    np.testing.assert_allclose(dsl.vjp(largest, x)[1](1.0)[0], [0, 0, 1.8])
+    np.testing.assert_allclose(dsl.jacrev(largest)(x), [0, 0, 1.8])
+    np.testing.assert_allclose(dsl.hessian(largest)(x), np.diag([0, 0, 2]))
+    value, aux = dsl.value_and_grad(lambda x: (largest(x), 1), has_aux=True)(np.array([2.0]))[0]
+    assert (value, aux) == (4.0, 1)

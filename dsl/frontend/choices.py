@@ -16,6 +16,7 @@ from dsl.errors import AliasError
 from dsl.frontend.convert import is_generated
 from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.lists import TracedList
+from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import Trace, current_trace, here
 from dsl.frontend.trees import OBJECTS, forwarded
 
@@ -112,6 +113,10 @@ def _is_object(item: Any) -> bool:
 def _containers(item: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
     """Yield the containers and objects in a tree that can be changed, itself included."""
     item = forwarded(item)
+    if isinstance(item, TracedOptional):
+        if item.structure.type is not None:
+            yield item
+        return
     if isinstance(item, TracedList):
         yield item
         return

@@ -994,7 +994,7 @@ def for_(
 
 def _refuse_unrolling(trips: Any, error: DslError) -> None:
     limit = config.unroll_limit
-    if trips == ENDLESS:  # Python may see an end
+    if isinstance(trips, int) and trips == ENDLESS:  # Python may see an end
         return
     if not isinstance(trips, int) or trips > limit:
         if isinstance(trips, int):

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import UnsupportedError
-from dsl.frontend.scopes import current_scope
+from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Kind, Traced, fresh, lift, read
-from dsl.frontend.trees import Structure, unflatten
+from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.ir.operators import BINARY
 from dsl.ir.remote import Remote
 
@@ -50,17 +50,39 @@ class TracedOptional:
         """`x is None` as a traced bool."""
         return fresh(current_scope().emit("logical_not", read(lift(self.present))), Kind.PYTHON)
 
-    def get(self) -> Any:
+    def get(self, message: str = "has no value here", error: str = "TypeError") -> Any:
         """The value; the program raises if it is None."""
-        error = {"message": "'NoneType' object has no value here", "error": "TypeError"}
-        current_scope().node("assert", (read(lift(self.present)),), error)
+        attrs = {"message": f"'NoneType' object {message}", "error": error}
+        current_scope().node("assert", (read(lift(self.present)),), attrs)
         return unflatten(self.structure, self.leaves)
 
+    def change(self, apply: Callable[[Any], Any], message: str, error: str = "TypeError") -> Any:
+        """Do something that may change the value, which keeps its structure; return what that returns."""
+        value = self.get(message, error)
+        result = apply(value)
+        trace = current_trace()
+        if trace is not None and id(value) in trace.made:
+            trace.trees[id(value)] = (
+                value  # it was made for this change, and is its attributes alone
+            )
+        leaves, structure = flatten(value)
+        if structure != self.structure:
+            raise UnsupportedError(
+                f"this changes the structure of what may be None from {self.structure} to {structure}", location=here(),
+                remedy="make it with its final structure, or start with an empty one in the place of None",
+            )  # fmt: skip
+        self.leaves = leaves
+        return result
+
     def __getitem__(self, key: Any) -> Any:
-        return self.get()[key]
+        return self.get("is not subscriptable")[key]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.get(), name)
+        if name.startswith(
+            ("__", "dsl_")
+        ):  # a question about the class, which is no use of the value
+            raise AttributeError(name)
+        return getattr(self.get(f"has no attribute '{name}'", "AttributeError"), name)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.get())

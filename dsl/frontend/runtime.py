@@ -187,6 +187,8 @@ class Runtime:
         """What is called: a method, perhaps that of a `deque`, for which a list may stand, or what a property returns."""
         held = forwarded(obj)
         (note_change if name in MUTATORS else note_reading)(held)
+        if isinstance(held, TracedOptional) and held.structure.type is not None:
+            return functools.partial(_call_inside, held, name)
         if name in _OF_DEQUES and isinstance(held, (list, TracedList)):
             return functools.partial(_OF_DEQUES[name], held)
         if isinstance(getattr(type(obj), name, None), (property, functools.cached_property)):
@@ -213,6 +215,9 @@ class Runtime:
         """Assign an attribute; regions remember the old value."""
         trace = current_trace()
         note_change(obj)
+        if isinstance(obj, TracedOptional):
+            words = f"has no attribute '{name}'"
+            return obj.change(lambda held: self.setattr(held, name, value), words, "AttributeError")  # type: ignore[no-any-return]
         if (
             trace is not None
             and not hasattr(obj, "__dataclass_fields__")
@@ -264,6 +269,9 @@ class Runtime:
         """`obj[key] = value`."""
         obj = forwarded(obj)
         note_change(obj)
+        if isinstance(obj, TracedOptional):
+            words = "does not support item assignment"
+            return obj.change(lambda held: self.setitem(held, key, value), words)  # type: ignore[no-any-return]
         if isinstance(obj, np.ndarray) and current_trace() is not None:
             obj = lift(obj)
         if isinstance(obj, Traced):
@@ -532,6 +540,14 @@ def _binary(op: str, left: Any, right: Any) -> Any:
     if isinstance(left, loops.Span) or isinstance(right, loops.Span):
         left, right = _as_arrays(left), _as_arrays(right)
     return plain(left, right)
+
+
+def _call_inside(held: TracedOptional, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method, which may change its object, of what may be None."""
+    words = f"has no attribute '{name}'"
+    return held.change(
+        lambda value: call(getattr(value, name), *args, **kwargs), words, "AttributeError"
+    )
 
 
 def _chosen_from(items: Any, key: Traced) -> TracedList | None:

@@ -221,7 +221,8 @@ class Layout:
                 else type(element).__name__
             )
             raise TypeRuleError(
-                f"an element is a tuple of {len(self.components)} components {self}, got {got}"
+                f"an element is a tuple of {len(self.components)} components {self}, got {got}",
+                remedy="put the components into a tuple, `(x,)` for one; a queue of single values is made with a dtype, not a list of them",
             )
         return element
 

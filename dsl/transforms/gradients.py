@@ -17,6 +17,7 @@ from dsl.autodiff.forward import push
 from dsl.autodiff.reverse import Reverse
 from dsl.compile import Compiled, jit
 from dsl.errors import GradientError
+from dsl.frontend.optional import unwrap
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Traced, fresh, lift, read, size_number
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths, unflatten
@@ -93,7 +94,7 @@ def _differentiate(
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     check_argnums(fn, args, argnums)
     args = with_chosen_contents(args, argnums)
-    inner = trace_inner(fn, args, kwargs)
+    inner = trace_inner(fn, args, kwargs, taken=value_of(has_aux))
     chosen = [chosen_leaves(args, k) for k in tuple_of(argnums)]
     active = [False] * len(inner.graph.params)
     for first, leaves, _, number in chosen:
@@ -112,6 +113,15 @@ def _differentiate(
     result = inner.tree(reverse.outputs)
     value, aux = result if has_aux else (result, None)
     return value, aux, trees[0] if isinstance(argnums, int) else tuple(trees)
+
+
+def value_of(has_aux: bool) -> Callable[[Any], Any]:
+    """Return what takes the value for a result, or for the first of a pair, that may be None: a derivative needs it."""
+    return _with_value_and_aux if has_aux else unwrap
+
+
+def _with_value_and_aux(result: Any) -> Any:
+    return (unwrap(result[0]), result[1]) if type(result) is tuple and len(result) == 2 else result
 
 
 def tuple_of(argnums: Argnums) -> tuple[int, ...]:
@@ -231,7 +241,7 @@ def vjp(fn: Any, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     primals = with_contents(primals)
     if current_trace() is None:
         return _vjp_of_values(fn, primals, has_aux)
-    inner = trace_inner(fn, primals, {})
+    inner = trace_inner(fn, primals, {}, taken=value_of(has_aux))
     chosen = [chosen_leaves(primals, k) for k in range(len(primals))]
     active = [carries(leaf.value) for leaf in inner.leaves] + [False] * len(inner.captured)
     main = _main_results(inner, has_aux)
@@ -409,7 +419,7 @@ def jvp(
             return jvp(fn, primals, tangents, has_aux)
 
         return compiled_of(fn, ("jvp", has_aux), run)(primals, tangents)  # type: ignore[no-any-return]
-    inner = trace_inner(fn, tuple(primals), {})
+    inner = trace_inner(fn, tuple(primals), {}, taken=value_of(has_aux))
     scope = current_scope()
     ts = _as_tangents(inner, tuple(primals), tuple(tangents))
     values, moved = push(inner.graph, scope, inner.args, [*ts, *(None for _ in inner.captured)])

@@ -211,8 +211,9 @@ def trace_inner(
     kwargs: dict[str, Any],
     *,
     stands: Callable[[int, Leaf], Stand] | None = None,
+    taken: Callable[[Any], Any] = lambda result: result,
 ) -> Inner:
-    """Trace `fn` on arguments of the current trace; `stands` may say that its params are something else.
+    """Trace `fn` on arguments of the current trace; `stands` may say that its params are something else, `taken` what of its result counts.
 
     Arguments that are `Stand`s have no value: the graph is for others to call.
     """
@@ -237,7 +238,7 @@ def trace_inner(
         inner_args, inner_kwargs = unflatten(structure, handles)
         raised: BaseException | None = None
         try:
-            result = call(fn, *inner_args, **inner_kwargs)
+            result = taken(call(fn, *inner_args, **inner_kwargs))
         except BranchRaise as signal:
             raised, result = signal.error, tuple(getattr(signal.error, "dsl_values", ()))
         made = _finish(scope, leading, leaves, result)

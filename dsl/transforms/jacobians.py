@@ -30,6 +30,7 @@ from dsl.transforms.gradients import (
     check_argnums,
     chosen_leaves,
     tuple_of,
+    value_of,
     with_chosen_contents,
 )
 from dsl.transforms.inner import Inner, compiled, trace_inner
@@ -81,7 +82,7 @@ def _jacobian(
     def run(*args: Any, **kwargs: Any) -> Any:
         check_argnums(fn, args, argnums)
         args = with_chosen_contents(args, argnums)
-        inner = trace_inner(fn, args, kwargs)
+        inner = trace_inner(fn, args, kwargs, taken=value_of(has_aux))
         outs = _outs(inner, has_aux, holomorphic)
         chosen = [chosen_leaves(args, k) for k in tuple_of(argnums)]
         own = [k for first, leaves, _, _ in chosen for k in range(first, first + len(leaves))]
