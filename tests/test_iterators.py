@@ -199,7 +199,7 @@ def _held_by_an_object(x):
 
 @pytest.mark.parametrize(
     "program",
-    [_one_branch, _counter, _operand, _emptied, _searched, _while_the_data_says, _in_a_long_loop, _held_by_an_object],
+    [_one_branch, _operand, _emptied, _searched, _while_the_data_says, _in_a_long_loop, _held_by_an_object],
 )  # fmt: skip
 def test_an_iterator_whose_place_the_data_decides_is_refused(program: Any) -> None:
     with pytest.raises(
@@ -208,6 +208,20 @@ def test_an_iterator_whose_place_the_data_decides_is_refused(program: Any) -> No
         dsl.jit(program)(X)
     assert program.__name__ in str(info.value)
     assert "make a new one where it is used" in str(info.value)
+
+
+def _counter_in_a_loop(x):
+    counter, total = itertools.count(10, 5), 0.0
+    for v in x:
+        if v > 0:
+            total += v * next(counter)
+    return total, next(counter)
+
+
+@pytest.mark.parametrize("program", [_counter, _counter_in_a_loop])
+def test_a_counter_goes_on_from_where_the_data_left_it(program: Any) -> None:
+    for x in (X, -X, np.arange(-50.0, 50.0)):
+        assert dsl.jit(program)(x) == program(x)
 
 
 def test_a_generator_does_not_go_on_in_a_branch() -> None:

@@ -100,10 +100,16 @@ def _variables(names: set[str]) -> Iterator[Any]:
     frame: Any = sys._getframe(1)
     while frame is not None:
         if is_generated(frame.f_code):
-            for own, item in frame.f_locals.items():
-                if own not in names and not own.startswith("dsl__"):
-                    yield item
+            yield from _locals(frame, names)
         frame = frame.f_back
+
+
+def _locals(frame: Any, names: set[str]) -> list[Any]:
+    held = frame.f_locals
+    found = [v for k, v in held.items() if k not in names and not k.startswith("dsl__")]
+    if type(held) is dict:  # Python's copy, which would keep alive what variables no longer hold
+        held.clear()
+    return found
 
 
 def _is_object(item: Any) -> bool:

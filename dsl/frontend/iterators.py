@@ -14,7 +14,7 @@ from typing import Any
 
 from dsl.errors import BranchError
 from dsl.frontend import loops
-from dsl.frontend.scopes import Scope, current_scope, current_trace, here
+from dsl.frontend.scopes import Scope, current_scope, current_trace, here, is_here, move
 from dsl.frontend.traced import lift, read
 from dsl.frontend.trees import forwarded
 
@@ -102,27 +102,14 @@ class Cursor(Iterator[Any]):
 
     def _refuse_elsewhere(self) -> None:
         """Refuse to go on with a generator in a branch or loop: it would not go back for the other one, or the next trip."""
-        if isinstance(self.source, types.GeneratorType) and not self._is_here():
+        if isinstance(self.source, types.GeneratorType) and not is_here(self):
             raise BranchError(
                 "a generator goes on in a branch or loop that the data decides",
                 location=here(), remedy="take its items before (`list(...)`), or make it in the branch or loop",
             )  # fmt: skip
 
-    def _is_here(self) -> bool:
-        """Tell whether the innermost region of those that know this iterator is the current one."""
-        trace = current_trace()
-        if trace is None:
-            return True
-        while self.dsl_scope is not None and not self.dsl_scope.encloses(trace.scopes[-1]):
-            self.dsl_scope = self.dsl_scope.parent
-        return self.dsl_scope in (None, trace.scopes[-1])
-
     def _move(self, place: int) -> None:
-        """Change the position; regions that know this iterator from outside remember where it was."""
-        if not self._is_here():
-            key = (id(self), "position")
-            current_scope().attributes.setdefault(key, (self, "position", self.position))
-        self.position = place
+        move(self, "position", place)
 
 
 def _bare(counted: Any) -> Any:

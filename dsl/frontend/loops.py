@@ -14,7 +14,7 @@ import numpy as np
 
 from dsl.errors import LoopTypeError, NonConcreteError, UnsupportedError
 from dsl.frontend.lists import TracedList
-from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.scopes import Scope, current_scope, here, move
 from dsl.frontend.traced import (
     _FUNCTIONS,
     Kind,
@@ -145,8 +145,11 @@ class Span:
 class Counting(Span):
     """`itertools.count(start, step)` of whole numbers: a loop over it ends by a `break`, a `return` or an error."""
 
+    dsl_cursor = True
+
     def __init__(self, start: Any = 0, step: Any = 1) -> None:
         super().__init__(start, None, step)
+        self.dsl_scope: Scope | None = current_scope()
         self._taken = False
 
     def trips(self) -> int:
@@ -162,7 +165,8 @@ class Counting(Span):
 
     def __next__(self) -> Any:
         self._refuse_again()
-        found, self.start = self.start, self.start + self.step
+        found = self.start
+        move(self, "start", found + self.step)
         return found
 
     def _refuse_again(self) -> None:

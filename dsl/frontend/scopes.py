@@ -42,6 +42,8 @@ __all__ = [
     "current_trace",
     "device_of_calls",
     "here",
+    "is_here",
+    "move",
     "tracing",
 ]
 
@@ -424,6 +426,24 @@ def _refuse_catching(node: Node) -> None:
             location=node.loc,
             remedy="move the `try` outside the decorated function, or test the condition first",
         )
+
+
+def is_here(item: Any) -> bool:
+    """Tell whether the innermost region of those that know an iterator, which has a `dsl_scope`, is the current one."""
+    trace = current_trace()
+    if trace is None:
+        return True
+    while item.dsl_scope is not None and not item.dsl_scope.encloses(trace.scopes[-1]):
+        item.dsl_scope = item.dsl_scope.parent
+    return item.dsl_scope in (None, trace.scopes[-1])
+
+
+def move(item: Any, name: str, place: Any) -> None:
+    """Change how far an iterator is; regions that know it from outside remember where it was."""
+    if not is_here(item):
+        held = (item, name, getattr(item, name))
+        current_scope().attributes.setdefault((id(item), name), held)
+    setattr(item, name, place)
 
 
 class Trace:
