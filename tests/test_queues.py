@@ -903,6 +903,7 @@ def test_order_is_kept_between_two_threads() -> None:
 
 INTERRUPTED = """
 import os, signal, sys, threading, dsl, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 queue = dsl.FIFOQueue(2, np.int64, ())
 queue.enqueue(1)
 
