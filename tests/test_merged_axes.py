@@ -55,3 +55,14 @@ def test_sizes_that_are_not_known() -> None:
     for shape in ((3, 4, 5), (9, 7, 3), (100, 33, 2)):
         x = np.random.default_rng(0).normal(size=shape)
         np.testing.assert_allclose(compiled(x), x.sum(axis=0), rtol=1e-12, atol=1e-12)
+
+
+def test_axes_of_one_element_are_no_loops() -> None:
+    def program(x, y):
+        return x[:, None] * 2 + y[:, None], (x[:, None, None] + np.ones((1, 4))) / y[:, None, None]
+
+    x, y = np.linspace(0, 1, 300), np.linspace(1, 2, 300)
+    for got, expected in zip(dsl.jit(program)(x, y), program(x, y)):
+        np.testing.assert_array_equal(got, expected)
+    text = dsl.jit(lambda x, y: x[:, None] * 2 + y[:, None]).ir(x, y, stage="llvm")
+    assert "x double>" in text  # vectors of the axis that has elements

@@ -172,19 +172,29 @@ class Space:
     # -- merging axes ------------------------------------------------------------------------------------------------
 
     def merged(self, axes: Sequence[int]) -> list[list[int]]:
-        """Group neighbouring axes over which every access runs through memory in one stride."""
+        """Group neighbouring axes over which every access runs through memory in one stride.
+
+        Axes of one element go with any, in front: the last axis of a group is the one that counts.
+        """
+        single = [k for k in axes if self.is_single(k)]
         groups: list[list[int]] = []
         accesses = list(self.accesses())
         for k in axes:
-            if (
-                groups
-                and groups[-1][-1] == k - 1
-                and all(self.merges(a, k - 1, k) for a in accesses)
-            ):
+            if k in single:
+                continue
+            before = groups[-1][-1] if groups else -1
+            near = groups and all(map(self.is_single, range(before + 1, k)))
+            if near and all(self.merges(a, before, k) for a in accesses):
                 groups[-1].append(k)
             else:
                 groups.append([k])
+        if single:
+            groups[:1] = [[*single, *(groups[0] if groups else [])]]
         return groups
+
+    def is_single(self, k: int) -> bool:
+        """Tell whether an axis surely has one element."""
+        return bool(self.kernel.variables[k].extent == 1)
 
     def accesses(self) -> Iterable[tuple[tuple[Affine, ...], Array | None]]:
         """Yield every index that depends on loop variables, with the array that it goes into."""
