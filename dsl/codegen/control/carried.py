@@ -24,21 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["Loop"]
 
 _STEP = 1 << 20  # a counter with smaller steps than this wraps round in no loop that ends
-
-
 _FEW = 64  # trips of a loop that LLVM may unroll
-_SUMS = frozenset(
-    (
-        "add",
-        "subtract",
-        "multiply",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-        "maximum",
-        "minimum",
-    )
-)
+_SUMS = frozenset((
+    "add", "subtract", "multiply", "bitwise_and", "bitwise_or", "bitwise_xor", "maximum", "minimum",
+))  # fmt: skip
+"""By which LLVM combines integers of many trips at once."""
 
 
 class Carried:

@@ -163,13 +163,12 @@ def asfortranarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
 
 def _is_ordered(a: Any, order: tuple[int, ...]) -> bool:
     """Tell whether an array's axes lie in memory in an order, without gaps."""
-    shape = a.type.shape
-    wanted = contiguous(tuple(shape[k] for k in order), a.itemsize)
-    strides = tuple(wanted[order.index(k)] for k in range(len(order)))
     trace = current_trace()
     if trace is not None and a.storage.follows and not a.views:
         return memory_order(read(a), argument_strides(trace)) == order
-    return strides_of(a) == (shape, strides)
+    shape = a.type.shape
+    wanted = contiguous(tuple(shape[k] for k in order), a.itemsize)
+    return strides_of(a) == (shape, tuple(wanted[order.index(k)] for k in range(len(order))))
 
 
 @implements("copy")
