@@ -20,10 +20,11 @@ entry:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsl.errors import InternalError
 
@@ -129,6 +130,7 @@ class Module:
         self.as_written = (
             True  # whether all loops are written as they should run, and nothing is to be inlined
         )
+        self.wide_loops = 0  # of the program's own, that are written by vectors
         self.products = 0  # of matrices, that are written out
         self.gathers = False  # whether memory is read or written where data says
         self.device = False  # whether it is code for a GPU
@@ -164,6 +166,15 @@ class Module:
         """Add a complete definition under a name, once."""
         self.as_written = False
         self._raw.setdefault(name, text)
+
+    def state(self) -> tuple[int, bool]:
+        """Return how many definitions there are, and whether nothing is to be inlined, for `restore`."""
+        return len(self._raw), self.as_written
+
+    def restore(self, state: tuple[int, bool]) -> None:
+        """Drop the definitions that came later."""
+        count, self.as_written = state
+        self._raw = dict(itertools.islice(self._raw.items(), count))
 
     def constant(self, data: bytes, align: int = 64) -> Value:
         """Add constant bytes and return their address."""
@@ -244,6 +255,14 @@ def _with_notes(text: str, notes: Sequence[str]) -> str:
     while pending:
         pieces.append(_NOTE.sub(renumbered, pending.pop(0)))
     return "\n".join(pieces)
+
+
+class Point(NamedTuple):
+    """A place in a function under construction, and what its module was then."""
+
+    lines: int
+    block: str
+    module: tuple[int, bool]
 
 
 class Function:
@@ -375,6 +394,20 @@ class Function:
     def unreachable(self) -> None:
         self.emit("unreachable")
         self.terminated = True
+
+    def point(self) -> Point:
+        """Return where the next line goes, for `since` and `go_back`."""
+        return Point(len(self._lines), self._block, self.module.state())
+
+    def since(self, point: Point) -> list[str]:
+        """Return the lines from a point on."""
+        return self._lines[point.lines :]
+
+    def go_back(self, point: Point) -> None:
+        """Drop what was emitted from a point on, at which a block was open, and the definitions that it asked for."""
+        del self._lines[point.lines :]
+        self._block, self.terminated = point.block, False
+        self.module.restore(point.module)
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[list[str]]:

@@ -319,8 +319,7 @@ def check_indices(
 
 def look_at_all(region: Region, shape: Shape, body: Callable[[tuple[Operand, ...]], None]) -> None:
     """Loop over all points, the last axis by vectors if that can be."""
-    loops = WideLoops()
-    loops.module = region.fn.module
+    loops = WideLoops(region.fn.module)
 
     def row(points: tuple[Operand, ...]) -> None:
         loops.by_vectors(region.fn, (0, region.dim(shape[-1])), lambda at: body((*points, at)))

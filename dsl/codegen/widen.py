@@ -41,7 +41,7 @@ _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 _ZEROS = ("0", "0x0000000000000000", "0xH0000", "false")
 _TYPE = r"(i1|i8|i16|i32|i64|half|float|double)\b"
 
-_LOAD = re.compile(rf"(\S+) = load {_TYPE}, ptr (%[\w.]+)(, align \d+)?")
+_LOAD = re.compile(rf"(\S+) = load (ptr|{_TYPE[1:]}, ptr (%[\w.]+)(, align \d+)?")
 _STORE = re.compile(rf"store {_TYPE} (\S+), ptr (%[\w.]+)(, align \d+)?")
 _ADDRESS = re.compile(
     r"(\S+) = getelementptr inbounds (i8|i16|i32|i64|half|float|double), ptr (%[\w.]+), i64 (\S+)"
@@ -63,6 +63,7 @@ _INTRINSICS = frozenset(
     )
 )  # fmt: skip
 _MATH = re.compile(r"dsl_math_(\w+)_x1_(f32|f64)")
+_INLINED = re.compile(r"dsl\.(\w+)\.(f32|f64)")
 
 # How lanes are combined, by the instruction that combines elements; those of `_SAME` may count an element twice.
 _REDUCTIONS = {
@@ -211,6 +212,8 @@ def _parse_call(m: re.Match[str]) -> _Step | None:
     args = tuple(tuple(arg.split(" ", 1)) for arg in m[5].split(", "))
     if stem in by_register.STEMS:
         return _Step(m[1], stem, type, args)
+    if inlined := _INLINED.fullmatch(name):  # the library has the same, for vectors too
+        name = f"dsl_math_{inlined[1]}_x1_{inlined[2]}"
     if not (_MATH.fullmatch(name) or stem in _INTRINSICS):
         return None
     if any(arg[0] != type for arg in args):
@@ -277,7 +280,7 @@ def _classify(body: Body, step: _Step) -> bool:
 
 def _classify_load(body: Body, step: _Step) -> bool:
     address = step.args[0][1]
-    if address in body.sums or body.counts.get(address) == _BYTES[step.type]:
+    if address in body.sums or body.counts.get(address) == _BYTES.get(step.type, -1):
         body.vectors.add(step.result)
         return True
     fixed = address not in body.counts and address not in body.vectors
@@ -426,6 +429,8 @@ class _Widening:
         else:
             args = [self.scalar(name) for _, name in step.args]
             where = self.out.body if step.result in self.given.counts else self.out.before
+            if _MATH.fullmatch(step.op):
+                self.out.calls[step.op] = step.type, [type for type, _ in step.args]
             where.append(f"  {self.named(step.result)} = {_text(step, step.type, args)}")
 
     def write_vector(self, step: _Step) -> None:

@@ -196,19 +196,20 @@ class Loop:
                 return item
         return None
 
-    def is_serial(self) -> bool:
+    def is_serial(self, by_vectors: bool = False) -> bool:
         """Tell whether LLVM's passes over loops have nothing to do here: trips wait for one another.
 
         A loop around others is not vectorised, nor one whose trips cannot be counted. Loops of few trips are unrolled. Where
         elements of arrays are read or written, that is so of long loops at the top alone: others gain by what is moved out of them.
-        Beside kernels, which say for themselves what they need, nothing else counts.
+        Beside kernels and loops that are written by vectors, which say for themselves what they need, nothing else counts.
         """
         inside = [n for graph in self.node.regions for n in graph.walk()]
         loops = any(n.op.name in ("while", "scan") for n in self.body.nodes)
         if any(is_array(v) for v in (*self.node.inputs, *(o for n in inside for o in n.outputs))):
-            weights = set(map(weight, inside))
-            if weights == {0}:
-                return not self.region.program.depth and self.is_counted() and self.waits()
+            weights = {weight(n) for n in inside if n.op.name not in ("while", "scan")}
+            if weights == {0} and not by_vectors:
+                top = not loops and not self.region.program.depth
+                return top and self.is_counted() and self.waits()
             return weights <= {0, 2}
         return loops or not self.is_counted() or self.waits()
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from dsl.codegen.control.apart import are_apart
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.control.endings import endings
 from dsl.codegen.control.weights import weight
 from dsl.codegen.frame import STATUS
+from dsl.codegen.kernels.vectors import WideLoops, read_loop
 from dsl.codegen.llvm import Operand, Value, read
 from dsl.codegen.repeats import emit_repeats
 from dsl.codegen.trapezoids import emit_trapezoids
@@ -24,13 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["emit_scan", "emit_while"]
 
 _POLL = 1 << 16  # trips between looks at the clock, for the keyboard
+_FEW = 16  # trips of a loop that LLVM may unroll
 
 
 def emit_while(region: Region, node: ir.Node) -> None:
     test, body = node.regions
     loop = Loop(region, node, node.inputs, 0)
     fn = region.fn
-    fn.module.as_written &= loop.is_serial()
+    vectors = fn.module.wide_loops
     head, inside, after = fn.label("while"), fn.label("do"), fn.label("done")
     every = _poll_every(body)
     left = fn.variable("i64", every)  # counted down: one instruction, which sets the flag too
@@ -64,6 +67,7 @@ def emit_while(region: Region, node: ir.Node) -> None:
         with fn.if_(fn.compare("eq", left.get(), 0), unlikely=True):
             _poll(region)
             left.set(every)
+    fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
     fn.branch(head)
     fn.continue_in(after)
     if clock is not None and not _has_loops(body):
@@ -83,30 +87,41 @@ def emit_scan(region: Region, node: ir.Node) -> None:
     every = _poll_every(body)
     spends = every > 1 and _has_loops(body)
     poll = every > 1 and not spends and not region.program.depth and not _is_short(node)
-    start = fn.variable("i64", 0)
+    done = fn.variable("i64", 0)
     if poll:
         chunk_head, chunk_body, after = fn.label("chunks"), fn.label("chunk"), fn.label("done")
         fn.start(chunk_head)
-        fn.branch_if(fn.compare("slt", start.get(), trips), chunk_body, after)
+        fn.branch_if(fn.compare("slt", done.get(), trips), chunk_body, after)
         fn.start(chunk_body)
-        low = start.get()
+        low = done.get()
         high = fn.minimum(fn.add(low, every), trips)
     else:
         low, high = Value("0", "i64"), trips
-    with fn.loop(low, high, as_written=loop.is_serial(), ahead=True) as trip:
+    before, vectors, lines = fn.point(), fn.module.wide_loops, []
+    with fn.loop(low, high, as_written=True, ahead=True) as trip:
+        start = fn.point()
         inner = loop.enter(body, (trip,))
         loop.count(inner, node.inputs[0])
         region.program.depth += 1
         inner.run()
         region.program.depth -= 1
         loop.next(inner, body)
+        if not _is_short(node, _FEW) and are_apart(loop, inner.ranges):
+            lines = fn.since(start)
         if every == 1:
             _poll(region)
         elif spends:
             _spend(region, 1)
             _poll_if_spent(region)
+    by_vectors = read_loop(lines, trip)
+    if by_vectors is not None:
+        fn.go_back(before)
+        fn.module.wide_loops += 1
+        WideLoops(fn.module).wide_loops(fn, by_vectors, (low, high))
+    else:
+        fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
     if poll:
-        start.set(high)
+        done.set(high)
         with fn.if_(fn.compare("slt", high, trips)):
             _poll(region)
         once = region.program.module.metadata('!{!"llvm.loop.unroll.disable"}')
@@ -158,7 +173,7 @@ def _poll_every(body: ir.Graph) -> int:
     return {0: _POLL, 1: 64, 2: 1}[max(weights, default=0)]
 
 
-def _is_short(node: ir.Node) -> bool:
+def _is_short(node: ir.Node, few: int = _POLL) -> bool:
     """Tell whether a counted loop surely makes few trips."""
     trips = node.inputs[0].node
-    return trips.op.name == "const" and int(trips.attrs["value"].array) <= _POLL
+    return trips.op.name == "const" and int(trips.attrs["value"].array) <= few

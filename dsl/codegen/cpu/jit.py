@@ -67,9 +67,11 @@ _SWITCHES = {
 }
 """Flags that switch a part of LLVM's pipeline off, with llvmlite's names of those parts. All are on otherwise."""
 
-AS_WRITTEN = "as-written"
 NO_GATHERS = "no-gathers"
-"""Code reads memory in steps that are known: element by element where the CPU's instruction for scattered ones is slow."""
+"""The flag for code that reads memory in steps that are known: element by element where the CPU's instruction for scattered
+ones is slow."""
+
+AS_WRITTEN = "as-written"
 """The flag for text whose loops are written as they should run. It gets few of LLVM's passes: for the library of matrix
 products they take 15 ms instead of 100 to 170, and its code is as fast."""
 

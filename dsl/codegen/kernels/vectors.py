@@ -19,7 +19,7 @@ from dsl.codegen.llvm import Function, Lanes, Module, Operand, Value
 from dsl.codegen.plan import Root
 from dsl.codegen.vector_unit import register_bytes
 
-__all__ = ["VectorLoops", "WideLoops", "fits_registers"]
+__all__ = ["Recorded", "VectorLoops", "WideLoops", "fits_registers", "read_loop"]
 
 _SIDE_BY_SIDE = {2: 128, 4: 512}  # iterations of a loop that may work on as many vectors at once
 _REGISTERS = 4  # that a call of an elementary function fills
@@ -52,11 +52,19 @@ class Recorded(NamedTuple):
     spliced: bool
 
 
+def read_loop(lines: list[str], counter: Value, *, spliced: bool = False) -> Recorded | None:
+    """Return a loop that can be written out by vectors, or None."""
+    body = widen.read(lines, counter.text)
+    return None if body is None else Recorded(body, counter, lines, spliced)
+
+
 class WideLoops:
     """Loops whose bodies were recorded, and are written out by vectors."""
 
-    module: Module
     inner: frozenset[int] = frozenset()  # axes that are swept
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
 
     def by_vectors(
         self, fn: Function, ends: tuple[Operand, Operand], body: Callable[[Value], None]
@@ -65,9 +73,9 @@ class WideLoops:
         counter = fn.name_value("i64")
         with fn.recorded() as lines:
             body(counter)
-        read = widen.read(lines, counter.text)
+        read = read_loop(lines, counter)
         if read is not None:
-            self.wide_loops(fn, Recorded(read, counter, lines, spliced=False), ends)
+            self.wide_loops(fn, read, ends)
             return
         with fn.loop(*ends, metadata=self.plain(), counter=counter, as_written=True):
             fn.replay(lines)
@@ -175,7 +183,7 @@ class WideLoops:
         return self.module.metadata(f"distinct !{{%self, {scalar}, {once}}}")
 
 
-class VectorLoops(WideLoops, Space):
+class VectorLoops(Space, WideLoops):
     """The innermost loops of a kernel."""
 
     def vector_loops(
@@ -232,11 +240,11 @@ class VectorLoops(WideLoops, Space):
             with fn.recorded() as lines, evaluator.scope():
                 yield counter
             spliced, fn.lanes, fn.spliced = bool(fn.spliced), before, None
-            body = widen.read(lines, counter.text)
-            if body is None:
+            read = read_loop(lines, counter, spliced=spliced)
+            if read is None:
                 return False
-            if not (splices and (body.calls or body.work > _LONG)):
-                self.wide_loops(fn, Recorded(body, counter, lines, spliced), ends)
+            if not (splices and (read.body.calls or read.body.work > _LONG)):
+                self.wide_loops(fn, read, ends)
                 return True
         return False
 

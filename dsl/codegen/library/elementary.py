@@ -57,7 +57,7 @@ def _written_out(fn: Function, name: str, lanes: int, type: str, whole: str) -> 
         fn.store(math.splice(fn, name, *args), fn.gep(target, counter, type))
     body = widen.read(lines, counter.text)
     assert body is not None
-    WideLoops().wide_step(fn, Recorded(body, counter, lines, spliced=True), lanes, 0)
+    WideLoops(fn.module).wide_step(fn, Recorded(body, counter, lines, spliced=True), lanes, 0)
     fn.ret(fn.load(whole, target))
 
 

@@ -1,0 +1,289 @@
+"""Explicit loops whose trips are made several at a time, and such as look like it but whose trips need one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsl
+
+SIZES = (0, 1, 7, 8, 15, 16, 17, 31, 33, 64, 100, 257)
+
+
+# --- Trips that touch places of their own ---------------------------------------------------------------------------
+
+
+def scales(a, b):
+    for i in range(len(a)):
+        a[i] = b[i] * 3 - a[i]
+    return a
+
+
+def into_another(a, b):
+    c = np.empty_like(a)
+    for i in range(len(a)):
+        c[i] = np.sqrt(abs(a[i])) + b[i]
+    return c
+
+
+def within(a, b):
+    for i in range(1, len(a) - 1):
+        a[i] = b[i - 1] + b[i] + b[i + 1]
+    return a
+
+
+def steps_of_lu(a, b):
+    n = len(a)
+    m = a * np.ones((n, 1)) + np.arange(n)[:, None] * b + 1 + n * np.eye(n)
+    for k in range(n):
+        for i in range(k + 1, n):
+            m[i, k] /= m[k, k]
+            for j in range(k + 1, n):
+                m[i, j] -= m[i, k] * m[k, j]
+    return m
+
+
+def same_column(a, b):
+    m = np.stack((a, b, a + b))
+    for i in range(3):
+        for j in range(len(a)):
+            m[i, j] = m[(i + 1) % 3, j] * 2 - m[i, j]
+    return m
+
+
+def two_at_once(a, b):
+    for i in range(len(a)):
+        a[i], b[i] = b[i] + 1, a[i] - 1
+    return a, b
+
+
+def sums_of_integers(a, b):
+    total, seen = 0, np.zeros(len(a), np.int64)
+    whole = np.floor(a * 8).astype(np.int64)
+    for i in range(len(a)):
+        total += whole[i]
+        seen[i] = whole[i] ^ 5
+    return total, seen
+
+
+def chooses(a, b):
+    for i in range(len(a)):
+        a[i] = np.where(a[i] > b[i], a[i], -b[i])
+    return a
+
+
+def functions(a, b):
+    for i in range(len(a)):
+        b[i] = np.exp(a[i]) * np.tanh(b[i]) + np.sin(len(a) + 0.5)
+    return b
+
+
+def reads_the_first(a, b):
+    for i in range(1, len(a)):
+        a[i] = a[i] * a[0] + b[0]
+    return a
+
+
+def rows_in_turn(a, b):
+    m = np.stack((a, b))
+    for k in range(4):
+        for j in range(len(a)):
+            m[(k + 1) % 2, j] = m[k % 2, j] * 0.5 + k
+    return m
+
+
+# --- Trips that need one another ------------------------------------------------------------------------------------
+
+
+def adds_up(a, b):
+    for i in range(1, len(a)):
+        a[i] = a[i - 1] + b[i]
+    return a
+
+
+def adds_up_from_far(a, b):
+    for i in range(9, len(a)):
+        a[i] = a[i - 9] + b[i]
+    return a
+
+
+def reads_ahead(a, b):
+    for i in range(len(a) - 1):
+        a[i] = a[i + 1] + b[i]
+    return a
+
+
+def reads_what_one_trip_writes(a, b):
+    k = len(a) // 2
+    for i in range(len(a)):
+        a[i] = a[i] + a[k]
+    return a
+
+
+def reads_the_first_which_changes(a, b):
+    for i in range(len(a)):
+        a[i] = a[i] + a[0]
+    return a
+
+
+def reads_the_last(a, b):
+    for i in range(len(a)):
+        a[i] = a[i] + a[-1]
+    return a
+
+
+def reads_where_told(a, b):
+    k = int(abs(a).sum()) % max(len(a), 1)
+    for i in range(len(a)):
+        a[i] = b[i] + 2 * a[k]
+    return a
+
+
+def reads_backwards(a, b):
+    for i in range(len(a)):
+        a[i] = a[len(a) - 1 - i] + b[i]
+    return a
+
+
+def writes_twice(a, b):
+    for i in range(len(a) - 1):
+        a[i] = a[i] + b[i]
+        a[i + 1] = a[i + 1] - a[i]
+    return a
+
+
+def writes_two_that_are_one(a, b):
+    for i in range(len(a)):
+        a[i // 2] = a[i // 2] + b[i]
+    return a
+
+
+def reads_what_it_wrote(a, b):
+    for i in range(len(a)):
+        a[i] = b[i] * 2
+        b[i] = a[i] + a[0]
+    return a, b
+
+
+def sums_of_floats(a, b):
+    total = 0.0
+    for i in range(len(a)):
+        total += a[i]
+        b[i] = total
+    return total, b
+
+
+def last_number(a, b):
+    at = -1
+    for i in range(len(a)):
+        a[i] = b[i] + 1
+        at = i
+    return a, at
+
+
+def shortest_paths(a, b):
+    n = len(a)
+    d = abs(a * np.ones((n, 1)) - np.arange(n)[:, None] * b)
+    for k in range(n):
+        for i in range(n):
+            for j in range(n):
+                d[i, j] = min(d[i, j], d[i, k] + d[k, j])
+    return d
+
+
+APART = [
+    scales, into_another, within, steps_of_lu, same_column, two_at_once, sums_of_integers, chooses, functions,
+    reads_the_first, rows_in_turn,
+]  # fmt: skip
+TOGETHER = [
+    adds_up, adds_up_from_far, reads_ahead, reads_what_one_trip_writes, reads_the_first_which_changes, reads_the_last,
+    reads_where_told, reads_backwards, writes_twice, writes_two_that_are_one, reads_what_it_wrote, sums_of_floats,
+    last_number, shortest_paths,
+]  # fmt: skip
+EXACT = [f for f in APART + TOGETHER if f not in (functions, reads_where_told)]
+
+
+def arrays(size: int, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(size)
+    return rng.standard_normal(size).astype(dtype), rng.standard_normal(size).astype(dtype)
+
+
+def same(got: Any, want: Any, exact: bool) -> None:
+    for one, other in zip(got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,)):  # fmt: skip
+        if exact:
+            np.testing.assert_array_equal(one, other)
+        else:
+            np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("function", APART + TOGETHER, ids=lambda f: f.__name__)
+def test_is_as_in_python(function: Any) -> None:
+    compiled = dsl.jit(function)
+    for size in SIZES:
+        if function in (steps_of_lu, shortest_paths) and size > 40:
+            continue
+        got = compiled(*arrays(size))  # symbolic from the second size on
+        same(got, function(*arrays(size)), function in EXACT)
+
+
+@pytest.mark.parametrize("size", [17, 40, 100])
+@pytest.mark.parametrize("function", APART + TOGETHER, ids=lambda f: f.__name__)
+def test_is_as_in_python_for_a_known_size(function: Any, size: int) -> None:
+    if function in (steps_of_lu, shortest_paths):
+        size = min(size, 40)
+    same(dsl.jit(function)(*arrays(size)), function(*arrays(size)), function in EXACT)
+
+
+@pytest.mark.parametrize("function", APART, ids=lambda f: f.__name__)
+def test_goes_by_vectors(function: Any) -> None:
+    text = dsl.jit(function).ir(*arrays(100), stage="llvm")
+    assert " x double>" in text or function is sums_of_integers
+
+
+@pytest.mark.parametrize(
+    "function", [f for f in TOGETHER if f is not shortest_paths], ids=lambda f: f.__name__
+)
+def test_goes_one_by_one(function: Any) -> None:
+    if function is reads_where_told:
+        pytest.skip("has a sum, which goes by vectors")
+    assert " x double>" not in dsl.jit(function).ir(*arrays(100), stage="llvm")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int16, np.int64, np.uint8])
+def test_other_elements(dtype: Any) -> None:
+    def mixes(a, b):
+        for i in range(len(a)):
+            a[i] = (a[i] + b[i]) * a[i] - b[i]
+        return a
+
+    for size in (16, 33, 100):
+        a, b = ((10 * x).astype(dtype) for x in arrays(size))
+        with np.errstate(over="ignore"):
+            want = mixes(a.copy(), b)
+        np.testing.assert_array_equal(dsl.jit(mixes)(a.copy(), b), want)
+
+
+def test_strides() -> None:
+    a, b = arrays(200)
+    want = into_another(a[::2], b[::-2])
+    np.testing.assert_array_equal(dsl.jit(into_another)(a[::2], b[::-2]), want)
+
+
+def test_out_of_bounds_raises() -> None:
+    def beyond(a, n):
+        for i in range(n):
+            a[i] = 2 * a[i]
+        return a
+
+    with pytest.raises(IndexError):
+        dsl.jit(beyond)(np.ones(50), 60)
+    np.testing.assert_array_equal(dsl.jit(beyond)(np.ones(50), 50), np.full(50, 2.0))
+
+
+def test_long_loops() -> None:
+    """Longer than what is done between two looks for the keyboard."""
+    a, b = arrays(200_003)
+    want = b * 3 - a
+    np.testing.assert_array_equal(dsl.jit(scales)(a.copy(), b), want)
