@@ -13,7 +13,7 @@ from dsl.codegen.accesses import walk
 from dsl.codegen.arrays import Scalar
 from dsl.codegen.evaluate import Evaluator
 from dsl.codegen.expressions import Expression
-from dsl.codegen.kernels.vectors import VectorLoops
+from dsl.codegen.kernels.scattered import Scattered
 from dsl.codegen.llvm import Function, Operand, Value, Variable
 from dsl.codegen.plan import is_checked
 
@@ -22,7 +22,7 @@ __all__ = ["Nests"]
 _NANOSECONDS = 20_000.0  # work that is worth a thread
 
 
-class Nests(VectorLoops):
+class Nests(Scattered):
     """Loops around loops."""
 
     def evaluator(self, fn: Function) -> Evaluator:
@@ -55,9 +55,12 @@ class Nests(VectorLoops):
             inner = self.kernel.variables[groups[0][-1]]
             with self.accessing(evaluator, group):
                 plain = self.independent(group, extent)
-                for at in self.vector_loops(evaluator, inner, (low, high), group, plain):
-                    self.place(evaluator, groups[0], at)
-                    body()
+                for ends, moves in self.stretches_ahead(evaluator, groups[0], (low, high)):
+                    for at in self.vector_loops(
+                        evaluator, inner, ends, group, plain, one_by_one=moves
+                    ):
+                        self.place(evaluator, groups[0], at)
+                        body()
         else:
             told = self.independent(group, extent)
             loop = fn.loop(low, high, metadata=told, as_written=True)

@@ -1,0 +1,83 @@
+"""Elements that index arrays point to, fetched some points ahead: where that is done, and that nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsl
+
+LARGE = 1 << 19  # doubles: more than a near cache holds
+rng = np.random.default_rng(0)
+
+
+def take(x, i):
+    return x[i]
+
+
+def take_twice(x, i):
+    return np.sqrt(abs(x[i])) - x[i[::-1]]
+
+
+def total(x, i):
+    return (2 * x[i]).max()
+
+
+def by_rows(x, i):
+    return x.reshape(-1, 4)[i % (x.size // 4), 1]
+
+
+def fetches(function: Any, *args: Any) -> int:
+    return int(dsl.jit(function).ir(*args, stage="llvm").count("call void @llvm.prefetch"))
+
+
+@pytest.mark.parametrize(
+    ("size", "points", "count"),
+    [
+        (LARGE, 5000, 1),
+        (1000, 5000, 0),  # a near cache holds it
+        (LARGE, 100, 0),  # it is over soon
+    ],
+)
+def test_where_elements_are_fetched(size: int, points: int, count: int) -> None:
+    x, i = rng.standard_normal(size), rng.integers(-size, size, points)
+    assert fetches(take, x, i) == count
+    np.testing.assert_array_equal(dsl.jit(take)(x, i), take(x, i))
+
+
+@pytest.mark.parametrize("function", [take, take_twice, total, by_rows])
+@pytest.mark.parametrize("dtype", ["i8", "i4", "u4"])
+@pytest.mark.parametrize("points", [1024, 1087, 5000, 100_003])
+def test_finds_what_numpy_finds(function: Any, dtype: str, points: int) -> None:
+    x = rng.standard_normal(LARGE)
+    low = -LARGE if dtype.startswith("i") else 0
+    i = rng.integers(low, LARGE, points).astype(dtype)
+    for threads in (1, 2):
+        with dsl.num_threads(threads):
+            np.testing.assert_array_equal(dsl.jit(function)(x, i), function(x, i))
+
+
+@pytest.mark.parametrize("function", [take, take_twice, total])
+def test_sizes_known_when_it_runs(function: Any) -> None:
+    jitted = dsl.jit(function)
+    for size, points in ((LARGE, 3000), (LARGE + 1, 3001), (10, 1), (70, 64), (2 * LARGE, 65), (3, 130)):  # fmt: skip
+        x, i = rng.standard_normal(size), rng.integers(-size, size, points)
+        np.testing.assert_array_equal(jitted(x, i), function(x, i))
+
+
+def test_indices_of_two_axes() -> None:
+    x, i = rng.standard_normal(LARGE), rng.integers(0, LARGE, (40, 300))
+    np.testing.assert_array_equal(dsl.jit(take)(x, i), take(x, i))
+    np.testing.assert_array_equal(dsl.jit(take)(x, i.T), take(x, i.T))
+
+
+@pytest.mark.parametrize("wrong", [LARGE, -LARGE - 1, 1 << 60, -(1 << 62)])
+@pytest.mark.parametrize("where", [0, 70, 4999])
+def test_wrong_indices_raise(wrong: int, where: int) -> None:
+    """Also those far outside of memory, which are asked for as well."""
+    x, i = rng.standard_normal(LARGE), rng.integers(0, LARGE, 5000)
+    i[where] = wrong
+    with pytest.raises(IndexError, match=str(wrong)):
+        dsl.jit(take)(x, i)
