@@ -37,7 +37,7 @@ from dsl.errors import (
 from dsl.frontend import functions, library
 from dsl.frontend.runtime import call as call_traced
 from dsl.frontend.scopes import current_trace, device_of_calls
-from dsl.frontend.signature import Arguments, Leaf, Signature, is_on_device
+from dsl.frontend.signature import Arguments, Leaf, Needs, Signature, is_on_device
 from dsl.frontend.sizes import Family, Pattern, what_changed
 from dsl.frontend.tracing import TracedFunction, trace_call
 from dsl.ir.build import resources_of
@@ -177,7 +177,7 @@ class Compiled(Generic[P, R]):
         self._families: dict[Any, Family[Lowered]] = {}  # for more
         self._last_key: Any = None
         self._reasons: list[str] = []
-        self._static_level = 0
+        self._needs = Needs()
         self._hits = self._misses = 0
         self._lock = threading.RLock()
         signature = self._signature.signature
@@ -228,7 +228,7 @@ class Compiled(Generic[P, R]):
         return Location(code.co_filename, code.co_firstlineno, code.co_name)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
+        arguments = self._signature.take_apart(args, kwargs, self._needs)
         entry, arguments = self._entry(arguments, args, kwargs)
         try:
             return _run(entry, arguments)
@@ -318,21 +318,25 @@ class Compiled(Generic[P, R]):
         try:
             return self._compile_some_sizes(arguments, reason), arguments
         except Exception as error:
-            complaint = error
-            for level in (1, 2):  # another thread may have raised the function's own meanwhile
-                again = self._signature.take_apart(args, kwargs, static_level=level)
-                if again.key == arguments.key:
+            complaint = latest = error
+            tried = arguments.key
+            needs = self._needs.more(error)  # another thread may have raised them meanwhile
+            while needs is not None:
+                again = self._signature.take_apart(args, kwargs, needs)
+                if again.key == tried:
+                    needs = needs.more(latest)
                     continue
                 found, _ = self._find(again)
                 if found is not None:
                     return found, again
-                why = f"{reason}; the values of Python numbers are needed while tracing ({_first_line(error)})"
+                why = f"{reason}; {needs.which()} needed while tracing ({_first_line(error)})"
                 try:
                     entry = self._compile_some_sizes(again, why)
                 except DslError as other:
                     complaint = other if isinstance(other, _MISTAKES) else complaint
+                    latest, tried, needs = other, again.key, needs.more(other)
                     continue
-                self._static_level = max(self._static_level, level)
+                self._needs = needs
                 return entry, again
             if complaint is error:
                 raise
@@ -480,7 +484,7 @@ class Compiled(Generic[P, R]):
         """Compile for these arguments without running, and return what was made."""
         if self._here() is not self:
             return self._here().lower(*args, **kwargs)
-        arguments = self._signature.take_apart(args, kwargs, static_level=self._static_level)
+        arguments = self._signature.take_apart(args, kwargs, self._needs)
         return self._entry(arguments, args, kwargs)[0]
 
     def ir(self, *args: P.args, **kwargs: Any) -> str:  # type: ignore[valid-type]

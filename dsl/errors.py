@@ -65,7 +65,9 @@ class IndexTypeError(DslError, IndexError):
 
 
 class NonConcreteError(DslError, TypeError):
-    """A traced value stands where Python needs a number."""
+    """A traced value stands where Python needs a number; `argument` is the one that it is, if it is one."""
+
+    argument: str | None = None
 
 
 class BranchError(DslError, TypeError):

@@ -34,7 +34,7 @@ def graph_and_inputs(function: Any, make: Any) -> Any:
         lowered = compiled.lower(*args)
     except Exception:
         pytest.skip("refused or raised while tracing; test_programs.py checks that")
-    taken = compiled._signature.take_apart(args, {}, static_level=compiled._static_level)
+    taken = compiled._signature.take_apart(args, {}, compiled._needs)
     traced = lowered.traced
     inputs = [taken.leaves[k] for k in traced.inputs] + [c.array for c in traced.captures]
     return lowered, inputs

@@ -52,7 +52,7 @@ def load(text: str) -> Any:
 def check_graphs(compiled: Any, args: tuple[Any, ...]) -> None:
     """Check that text and flat form round-trip and that the flat form means the same by the token rules."""
     lowered = compiled.lower(*args)
-    taken = compiled._signature.take_apart(args, {}, static_level=compiled._static_level)
+    taken = compiled._signature.take_apart(args, {}, compiled._needs)
     inputs = [taken.leaves[k] for k in lowered.traced.inputs]
     flat = lowered.graph("lowered")
     verify(flat)

@@ -701,3 +701,48 @@ def test_rolls_of_symbolic_sizes_are_two_parts_not_gathers(shift: int, axis: Any
     for size in (3, 5, 9):
         x = np.arange(size)
         np.testing.assert_array_equal(rolled(x), np.roll(x[x > 3], 1))
+
+
+# --- Python numbers whose values tracing needs ----------------------------------------------------------------------
+
+
+def test_only_the_number_that_is_needed_is_static() -> None:
+    @dsl.jit
+    def f(x, times, where, scale):
+        for _ in range(times):
+            x = x + scale * x.sum(axis=where, keepdims=True)
+        return x
+
+    x = np.arange(12.0).reshape(3, 4)
+    for times, scale in ((1, 0.5), (3, 0.25), (2, 2.0)):
+        want = x
+        for _ in range(times):
+            want = want + scale * want.sum(axis=1, keepdims=True)
+        np.testing.assert_array_equal(f(x, times, 1, scale), want)
+    assert "compiled 1 times" in f.explain()
+    assert "the value of `where` is needed while tracing" in f.explain()
+    f(x, 1, 0, 0.5)
+    assert "compiled 2 times" in f.explain()
+
+
+def test_an_axis_is_static_from_the_start() -> None:
+    @dsl.jit
+    def f(x, axis):
+        return x.max(axis=axis)
+
+    x = np.arange(12.0).reshape(3, 4)
+    np.testing.assert_array_equal(f(x, 1), x.max(axis=1))
+    np.testing.assert_array_equal(f(x, axis=0), x.max(axis=0))
+    np.testing.assert_array_equal(f(x, (0, 1)), x.max())
+    assert "needed while tracing" not in f.explain()
+
+
+def test_numbers_in_containers_and_sums_of_numbers() -> None:
+    @dsl.jit
+    def f(x, options, a, b):
+        return np.full(options["size"] + 0, x.sum()) * options["scale"], np.zeros(a + b)
+
+    for options, a, b in (({"size": 2, "scale": 3}, 1, 2), ({"size": 4, "scale": 5}, 2, 2)):
+        one, two = f(np.ones(3), options, a, b)
+        np.testing.assert_array_equal(one, np.full(options["size"], 3.0) * options["scale"])
+        np.testing.assert_array_equal(two, np.zeros(a + b))

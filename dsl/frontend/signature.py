@@ -84,6 +84,36 @@ class Arguments:
         return [tuple(next(left) for _ in leaf.shape) for leaf in self.described]
 
 
+@dataclass(frozen=True)
+class Needs:
+    """Python numbers whose values tracing needs: those of some arguments; at level 1 all ints, at level 2 floats too.
+
+    An argument that has NumPy's name for an axis is one of them whatever is done with it.
+    """
+
+    arguments: frozenset[str] = frozenset(("axis", "axes"))
+    level: int = 0
+
+    def level_of(self, path: str) -> int:
+        """Return the level for the leaf at a path."""
+        needed = path in self.arguments or path.partition("[")[0] in self.arguments
+        return 2 if needed else self.level
+
+    def which(self) -> str:
+        """Say what is needed, for a sentence."""
+        names = sorted(self.arguments - Needs().arguments)
+        if self.level or not names:
+            return "the values of Python numbers are"
+        return f"the value{'s' * (len(names) > 1)} of {', '.join(f'`{n}`' for n in names)} {'are' if len(names) > 1 else 'is'}"
+
+    def more(self, error: Exception) -> Needs | None:
+        """Return what else is needed after an error: the argument that it names, else the next level."""
+        named = getattr(error, "argument", None)
+        if named is not None and named not in self.arguments:
+            return Needs(self.arguments | {named}, self.level)
+        return Needs(self.arguments, self.level + 1) if self.level < 2 else None
+
+
 class Signature:
     """How a function's arguments are bound, and which of them are static."""
 
@@ -98,26 +128,23 @@ class Signature:
         self.static = set(static)
 
     def take_apart(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, static_level: int = 0
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs | None = None
     ) -> Arguments:
-        """Bind a call and describe its leaves; `static_level` 1 makes Python ints static, 2 floats too."""
+        """Bind a call and describe its leaves: which Python numbers are static is up to `needs`."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = dict(bound.arguments)
         dynamic = {name: value for name, value in values.items() if name not in self.static}
         leaves, structure = flatten(dynamic)
-        described = tuple(map(self._describe(static_level), leaves))
+        paths = [_pretty(path) for path, _ in leaves_with_paths(dynamic)]
+        needs = needs or Needs()
+        described = tuple(map(describe, leaves, map(needs.level_of, paths)))
         fixed = tuple(
             (name, self._static(name, values[name])) for name in values if name in self.static
         )
-        paths = [_pretty(path) for path, _ in leaves_with_paths(dynamic)]
         return Arguments(
             values, structure, leaves, paths, (structure, described, fixed, _aliases(leaves))
         )
-
-    @staticmethod
-    def _describe(static_level: int) -> Callable[[Any], Leaf]:
-        return lambda leaf: describe(leaf, static_level)
 
     @staticmethod
     def _static(name: str, value: Any) -> Any:

@@ -247,11 +247,14 @@ class Traced:
                 "when a session runs the graph",
                 "use `dsl.cond`, `dsl.while_loop` or `np.where`, or `session.run`",
             )
-        raise NonConcreteError(
+        error = NonConcreteError(
             f"{what} needs a number now, but this value ({self.type}) is known only {when}",
             location=here(),
             remedy=remedy,
         )
+        if self.storage.origin is not None:
+            error.argument = self.storage.scope.params[self.storage.origin].node.attrs["name"]
+        raise error
 
     def __bool__(self) -> bool:
         known = concrete(self)

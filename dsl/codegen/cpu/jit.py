@@ -433,7 +433,7 @@ def _parsed(text: str, machine: Any, link: tuple[str, ...] = ()) -> Generator[An
 
 def _verified(text: str, machine: Any, context: Any) -> Any:
     """Return the module of a text, closed if it is malformed."""
-    if local := re.search(r"^@.*\bthread_local\b", text, re.MULTILINE):
+    if "thread_local" in text and (local := re.search(r"^@.*\bthread_local\b", text, re.MULTILINE)):
         # LLVM's linker takes some of these, and the code then crashes.
         raise InternalError(f"thread-local variables cannot be linked at run time: {local[0]}")
     with ExitStack() as stack:
@@ -452,7 +452,8 @@ def _for_target(text: str, machine: Any) -> str:
 
     The data layout must be there when LLVM parses: loads and stores without `align` get theirs from it.
     """
-    text = re.sub(r'^target (datalayout|triple) = ".*"$', "", text, flags=re.MULTILINE)
+    if "target " in text:
+        text = re.sub(r'^target (datalayout|triple) = ".*"$', "", text, flags=re.MULTILINE)
     layout, triple = machine.target_data, machine.triple
     return f'target datalayout = "{layout}" target triple = "{triple}" {text}'
 
