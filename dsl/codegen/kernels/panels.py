@@ -17,9 +17,9 @@ from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.elementwise.reals import MATH
 from dsl.codegen.evaluate import literal
 from dsl.codegen.expressions import Affine, Expression
-from dsl.codegen.kernels.rows import Rows
+from dsl.codegen.kernels.rows import Room, Rows
 from dsl.codegen.kernels.vectors import fits_registers
-from dsl.codegen.llvm import Function, Operand
+from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.plan import Root, Stage
 from dsl.codegen.vector_unit import register_bytes
 from dsl.ir import graph as ir
@@ -27,7 +27,7 @@ from dsl.ir import graph as ir
 __all__ = ["Panels"]
 
 _TILE = 512  # columns of a panel: narrow ones touch a page for a few cache lines
-_PANEL = 1 << 21  # bytes of a panel that is swept several times: a share of the last cache
+_PANEL = 1 << 23  # bytes of a panel that is swept several times: a share of the last cache
 _FEW = 16  # columns of a panel that LLVM must not unroll
 _OUTER = (
     16.0  # points of the loops around that threads can share: then a panel may have all columns
@@ -263,8 +263,13 @@ class Panel:
                 continue
             self.store(root, value)
             if root.value in self.temps:
-                address = evaluator.address(self.temps[root.value], self.temp_index(root.index))
+                address = self.temp_address(self.temps[root.value], root.index)
                 store_scalar(fn, root.value.dtype, value, address, evaluator.metadata)
+
+    def temp_address(self, room: Room, index: tuple[Affine, ...]) -> Value:
+        """Return where an element of a temporary is."""
+        place = index if room.is_result else self.temp_index(index)
+        return self.evaluator.address(room.array, place)
 
     def temp_index(self, index: tuple[Affine, ...]) -> tuple[Affine, ...]:
         here = Expression("column", np.dtype(np.int64))
@@ -280,6 +285,6 @@ class Panel:
         if root.stage == self.k.current and e.index == root.index:
             return self.evaluator.value(root.expression)
         if root.value in self.temps:
-            address = self.evaluator.address(self.temps[root.value], self.temp_index(e.index))
+            address = self.temp_address(self.temps[root.value], e.index)
             return load_scalar(self.fn, root.value.dtype, address, self.evaluator.metadata)
         return None

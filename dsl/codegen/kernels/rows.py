@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from dsl.codegen import elementwise
@@ -18,7 +19,7 @@ from dsl.codegen.expressions import Affine, Expression
 from dsl.codegen.kernels.ahead import Ahead
 from dsl.codegen.kernels.turned import ACROSS, OUTER, Turned
 from dsl.codegen.llvm import Function, Operand, Value, Variable, read
-from dsl.codegen.plan import Root, Stage
+from dsl.codegen.plan import Root, Stage, reads_of
 from dsl.ir import graph as ir
 
 __all__ = ["Accumulators", "Results", "Rows", "Temporaries"]
@@ -27,7 +28,17 @@ _STACK = 16 * 1024  # bytes of scratch on the stack; more comes from the allocat
 
 Accumulators = dict[tuple[Root, int | None], tuple[Variable, ...]]  # by lane of an unrolled axis
 Results = dict[tuple[ir.Value, int | None], Scalar]
-Temporaries = dict[ir.Value, Array]
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory for a value between two stages: of one row at a time, or where a result will be, and indexed as that."""
+
+    array: Array
+    is_result: bool = False
+
+
+Temporaries = dict[ir.Value, Room]
 
 
 class Rows(Turned):
@@ -109,7 +120,7 @@ class Rows(Turned):
                 self.sweep(evaluator, stage, accumulators)
                 for root in stage.roots:
                     if root.value in temps:
-                        address = evaluator.address(temps[root.value], self.temp_index(root.index))
+                        address = self.temp_address(evaluator, temps[root.value], root.index)
                         value = evaluator.value(root.expression)
                         store_scalar(
                             evaluator.fn, root.value.dtype, value, address, evaluator.metadata
@@ -172,7 +183,7 @@ class Rows(Turned):
         if root.stage == self.current and e.index == root.index:
             return evaluator.value(root.expression)
         if root.value in temps:
-            address = evaluator.address(temps[root.value], self.temp_index(e.index))
+            address = self.temp_address(evaluator, temps[root.value], e.index)
             return load_scalar(evaluator.fn, root.value.dtype, address, evaluator.metadata)
         return None
 
@@ -202,11 +213,12 @@ class Rows(Turned):
 
     # -- scratch memory ----------------------------------------------------------------------------------------------
 
-    def temporaries(
-        self, fn: Function, width: int
-    ) -> tuple[dict[ir.Value, Array], Callable[[], None]]:
+    def temporaries(self, fn: Function, width: int) -> tuple[Temporaries, Callable[[], None]]:
         """Make room for one row (times `width` columns) of each value that a later stage reads and nobody else."""
-        made: dict[ir.Value, Array] = {}
+        made: Temporaries = {}
+        lent: set[ir.Value] = (
+            set()
+        )  # results whose memory has something else until they are computed
         to_free: list[Value] = []
         dims = [self.host.dim(self.kernel.variables[k].extent) for k in sorted(self.inner)]
         if width > 1:
@@ -224,16 +236,49 @@ class Rows(Turned):
                 size = fn.mul(size, dim)
             if isinstance(size, int) and size <= _STACK:
                 pointer = fn.alloca(max(size, 16), 64)
+            elif (found := self.later_result(root)) is not None and found not in lent:
+                lent.add(found)
+                made[root.value] = Room(self.stores[found], is_result=True)
+                continue
             else:
                 pointer = fn.call("ptr", "dsl_alloc", fn.as_value(size, "i64"))
                 to_free.append(pointer)
-            made[root.value] = Array(root.value.dtype, pointer, tuple(dims), contiguous(fn, dims))
+            array = Array(root.value.dtype, pointer, tuple(dims), contiguous(fn, dims))
+            made[root.value] = Room(array)
 
         def release() -> None:
             for pointer in to_free:
                 fn.call("void", "dsl_free", pointer)
 
         return made, release
+
+    def later_result(self, root: Root) -> ir.Value | None:
+        """Return a result of a later stage that is stored where this root could be until then: read there, and nowhere after.
+
+        An operand of that shape, which may have given its memory to the result, must not be read any more.
+        """
+        later = [other for other in self.kernel.roots if other.stage > root.stage]
+        loads = [(other, e) for other in later for e in reads_of(other.expression)]
+        if any(e.value not in self.roots and e.value.shape == root.value.shape for _, e in loads if e.value is not None):  # fmt: skip
+            return None
+        reads = [(other.stage, e.index) for other, e in loads if e.value is root.value]
+        for other in later:
+            if (
+                other.reduce
+                or other.value not in self.stores
+                or other.value.dtype != root.value.dtype
+            ):
+                continue
+            if all(
+                stage <= other.stage and index == root.index == other.index
+                for stage, index in reads
+            ):
+                return other.value
+        return None
+
+    def temp_address(self, evaluator: Evaluator, room: Room, index: tuple[Affine, ...]) -> Value:
+        """Return where an element of a temporary is."""
+        return evaluator.address(room.array, index if room.is_result else self.temp_index(index))
 
     def temp_index(self, index: tuple[Affine, ...]) -> tuple[Affine, ...]:
         """Drop the kept axes of an index: a temporary holds one row."""
