@@ -1235,3 +1235,24 @@ def test_elements_at_known_places_are_loads_in_a_loop_that_looks_seldom_for_the_
     assert compiled.ir(*args, stage="kernels").count("kernel for") == 1
     large = np.zeros(100_000), args[1]
     assert "65536" in compiled.ir(*large, stage="llvm")
+
+
+def test_long_programs_of_calls_are_left_as_they_are() -> None:
+    """LLVM would look long for registers for all their pointers."""
+
+    def layers(x, weights):
+        for w in weights:
+            x = np.tanh(x @ w)
+        return x
+
+    def formula(a, b):
+        for k in dsl.unroll(range(100)):
+            a, b = a * b + k, b - a * 0.001 * k
+        return a, b
+
+    rng = np.random.default_rng(0)
+    x, weights = rng.standard_normal((16, 64)), [rng.standard_normal((64, 64)) / 8] * 90
+    weights = [w + k / 1000 for k, w in enumerate(weights)]
+    assert "optnone" in dsl.jit(layers).ir(x, weights, stage="llvm")
+    np.testing.assert_allclose(dsl.jit(layers)(x, weights), layers(x, weights), rtol=1e-9)
+    assert "optnone" not in dsl.jit(formula).ir(0.1, 0.2, stage="llvm")

@@ -292,6 +292,14 @@ class Function:
         head = f"{named}({', '.join(self._listing)}) {self._attributes} {{"
         return "\n".join([head, "entry:", *self._prologue, *self._lines, "}"])
 
+    def length(self) -> int:
+        """Return the number of lines."""
+        return len(self._lines)
+
+    def floats(self) -> int:
+        """Return how many lines compute with floats."""
+        return sum(" = f" in line for line in self._lines)
+
     def note(self, attributes: str) -> None:
         """Give the function other attributes."""
         self._attributes = attributes

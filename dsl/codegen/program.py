@@ -26,6 +26,9 @@ from dsl.ir.dims import Dim, DimLike, symbols_of
 __all__ = ["Program"]
 
 
+_CALLS = 50  # lines of a long program for each that computes with floats, if all it does is call
+
+
 class Program:
     """A program under construction."""
 
@@ -93,6 +96,9 @@ class Program:
         fn.branch(self.exit)
         self.emit_exit()
         self.emit_allocs(allocs, body)
+        if self.is_long and fn.floats() * _CALLS < fn.length():
+            # All pointers live from the first line to the last: to find registers for them takes LLVM most of its time.
+            fn.note("nounwind noinline optnone")
         return self.module.text()
 
     def load_params(self, region: Region) -> None:
