@@ -627,3 +627,19 @@ def test_an_error_leaves_the_function_usable() -> None:
         with contextlib.suppress(IndexError):
             compiled(X, 9)
         assert compiled(X, 6) == 15.0
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("number", [np.nan, 1e30, -1e30, np.inf, 10.0, -11.0])
+def test_floats_that_are_no_index(number: float, dtype: Any) -> None:
+    def count(x, bins):
+        for i in range(len(x)):
+            bins[np.int64(x[i])] += 1
+        return bins
+
+    good = np.array([1.5, 2.2, -1.0, -2.7, 0.0, 9.99, -10.0], dtype)
+    np.testing.assert_array_equal(
+        dsl.jit(count)(good, np.zeros(10, int)), count(good, np.zeros(10, int))
+    )
+    with pytest.raises(IndexError), np.errstate(invalid="ignore"):
+        dsl.jit(count)(np.array([1.0, number], dtype), np.zeros(10, int))

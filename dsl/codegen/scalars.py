@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import platform
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from dsl.codegen.plan import REDUCTIONS
 from dsl.codegen.report import ErrorSite
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike, lower_bound
+from dsl.ir.facts import depends
 from dsl.ir.types import Shape, size_of
 
 if TYPE_CHECKING:
@@ -90,19 +93,32 @@ def wrapped(region: Region, node: ir.Node, source: ir.Value, axis: int, size: Di
     below = region.ranges.is_natural(count - form + -1)
     if natural and (below or not region.program.checks):
         return at_register(wide, source)
-    if natural:
-        place, bad = wide, fn.compare("uge", wide, region.dim(size))
-    else:
-        place, bad = wrap_index(fn, given, dtype, region.dim(size))
-        if not region.program.checks:
-            return at_register(place, source, True)
+    if not natural and not region.program.checks:
+        return at_register(wrap_index(fn, given, dtype, region.dim(size))[0], source, True)
     exact = region.ranges.is_exact(form)
+    place = wide
     if not exact or (form, count) not in region.ranges.checked:
-        region.program.fail(fn, bad, ErrorSite("index", node, axis), wide, region.dim(size))
+        place = in_bounds(region, ErrorSite("index", node, axis), wide, region.dim(size), natural)
         region.ranges.checked.add((form, count))
+    elif not natural:
+        place, _ = wrap_index(fn, given, dtype, region.dim(size))
     if exact and (natural or region.ranges.is_natural(form + count)):
         region.ranges.assume(count - form + -1)  # it has been checked: what follows may rely on it
     return at_register(place, source, not natural)
+
+
+def in_bounds(region: Region, site: ErrorSite, given: Value, size: Operand, natural: bool) -> Value:
+    """Return an index that is below a size, counted from the end if it is negative, or stop: one comparison tells most."""
+    fn = region.fn
+    if natural:
+        region.program.fail(fn, fn.compare("uge", given, size), site, given, size)
+        return given
+    place = fn.variable("i64", given)
+    with fn.if_(fn.compare("uge", given, size), unlikely=True):
+        wrapped = fn.binary("add", given, size)
+        region.program.fail(fn, fn.compare("uge", wrapped, size), site, given, size)
+        place.set(wrapped)
+    return place.get()
 
 
 def division(region: Region, node: ir.Node) -> None:
@@ -121,6 +137,30 @@ def division(region: Region, node: ir.Node) -> None:
     names = found if node.op.name == "divmod" else (node.op.name,)
     for value, name in zip(node.outputs, names, strict=True):
         region.registers[value] = found[name]
+
+
+def cast(region: Region, node: ir.Node) -> None:
+    """Another dtype; a float that becomes an index is cut off by the CPU's instruction, where that knows what NumPy does out of range."""
+    (x,), (y,) = node.inputs, node.outputs
+    name = _CUTS.get((x.dtype.str, y.dtype.str))
+    places = (n for n in region.graph.nodes if n.op.name in ("gather", "scatter"))
+    indices = (v for n in places for v in n.inputs[1 if n.op.name == "gather" else 2 :])
+    if name is None or not _has_cuts() or not any(depends(v, y) for v in indices):
+        emit_elementwise(region, node)
+        return
+    fn, given = region.fn, region.register(x)
+    assert isinstance(given, Value)
+    wide = f"<{16 // x.dtype.itemsize} x {given.type}>"
+    vector = fn.define(wide, f"insertelement {wide} poison, {given.type} {fn.use(given).text}, i64 0")  # fmt: skip
+    region.registers[y] = fn.call("i64", name, vector)
+
+
+_CUTS = {("<f8", "<i8"): "llvm.x86.sse2.cvttsd2si64", ("<f4", "<i8"): "llvm.x86.sse.cvttss2si64"}
+
+
+@functools.cache
+def _has_cuts() -> bool:
+    return platform.machine() in ("x86_64", "AMD64")
 
 
 def broadcast_dim(region: Region, node: ir.Node) -> None:
@@ -233,6 +273,7 @@ _SPECIAL: dict[str, Callable[[Region, ir.Node], None]] = {
     "reshape": reshape,
     "gather": gather,
     "broadcast_dim": broadcast_dim,
+    "cast": cast,
     **dict.fromkeys(("floor_divide", "remainder", "divmod"), division),
 }
 _CHECKS: dict[str, Callable[[Region, ir.Node], None]] = {
