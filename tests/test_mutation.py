@@ -1056,3 +1056,32 @@ def test_conj_of_reals_is_the_array_itself() -> None:
         return flags.conj()
 
     check_as_plain(program, np.ones(3), np.array([True, False]))
+
+
+# -- memory that loops exchange ---------------------------------------------------------------------
+
+
+def test_what_is_written_after_a_loop_is_not_in_memory_that_goes_back_to_an_argument() -> None:
+    def program(u, x):
+        for _ in range(3):
+            old = u.copy()
+            u[1:-1] = old[:-2] + old[2:]
+        x[:] = np.sort(x)
+
+    check_as_plain(program, line(), line()[::-1].copy())
+
+
+@pytest.mark.parametrize("trips", [1, 2, 3, 4, 5])
+def test_results_of_loops_are_not_in_an_argument_s_memory(trips: int) -> None:
+    def program(x):
+        y = x * 2
+        for i in range(trips):
+            z = x.copy()
+            x[i] += 1
+            z[i] -= 1
+            y = z
+        return y
+
+    check_as_plain(program, line())
+    x = line()
+    assert not np.shares_memory(dsl.jit(program)(x), x)

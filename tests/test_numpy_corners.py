@@ -226,6 +226,30 @@ def test_a_read_in_bounds_that_nothing_uses_changes_nothing(read: Any) -> None:
         check(read, np.arange(3.0), place)
 
 
+def _row_without_elements(x, i):
+    return np.outer(x, x[x > 100])[i]
+
+
+def _rows_without_elements(x, i):
+    return np.outer(x, x[x > 100])[np.array([0, i])]
+
+
+def _row_of_unknown_size(x, i):
+    return np.outer(x, x[3:])[i]
+
+
+@pytest.mark.parametrize(
+    "read", [_row_without_elements, _rows_without_elements, _row_of_unknown_size]
+)
+def test_reads_of_what_has_no_elements_at_run_time_are_checked(read: Any) -> None:
+    compiled = dsl.jit(read)
+    for size in (5, 4, 3):
+        x = np.arange(float(size))
+        np.testing.assert_array_equal(compiled(x, size - 1), read(x, size - 1))
+        with pytest.raises(IndexError, match=f"index {size} is out of bounds for axis 0 with size"):
+            compiled(x, size)
+
+
 def test_a_read_that_nothing_uses_is_not_checked_in_a_branch_that_is_not_taken() -> None:
     check(_unused_in_a_branch, -np.ones(3), 10)
 

@@ -328,3 +328,17 @@ def test_functions_of_floats_beside_doubles_fill_half_a_register(function: Any) 
     alone = dsl.jit(lambda x: function(x))(x)
     beside = dsl.jit(lambda x, y: function(x) * y)(x, y)
     np.testing.assert_array_equal(beside, alone * y)
+
+
+@pytest.mark.parametrize("target", ["i1", "u1", "i2", "i4"])
+@pytest.mark.parametrize("source", ["i2", "i4", "i8"])
+def test_one_narrower_element_in_the_last_vector_is_written_alone(source: str, target: str) -> None:
+    """For a mask of one lane LLVM writes the wide element, over its neighbours."""
+
+    def program(x, y):
+        y[: len(x)] = x
+
+    for size in (17, 33, 65):
+        y = np.full(80, 7).astype(target)
+        dsl.jit(program)(np.full(size, -1).astype(source), y)
+        assert (y[size:] == 7).all()

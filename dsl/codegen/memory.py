@@ -8,6 +8,7 @@ where its size becomes known, grown as needed), `param` (the caller's array) and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dsl.codegen.arrays import Array
@@ -16,7 +17,7 @@ from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike
 from dsl.ir.types import Shape
 
-__all__ = ["Placed", "Slot", "contiguous_strides", "nbytes"]
+__all__ = ["Placed", "Slot", "contiguous_strides", "nbytes", "note_exchange"]
 
 
 @dataclass(eq=False)
@@ -32,6 +33,7 @@ class Slot:
     users: set[ir.Value] = field(default_factory=set)
     note: str = ""
     exchanged: bool = False  # whether a loop may have given it another slot's memory
+    lent: bool = False  # whether that may be the memory of a caller's array
     taken: int = 0  # how often it was given to a value
 
 
@@ -42,6 +44,17 @@ class Placed:
     slot: Slot
     array: Array
     contiguous: bool = True
+
+
+def note_exchange(exchange: Mapping[Slot, Slot]) -> None:
+    """Note that slots may have one another's memory, and which of them a caller's."""
+    for slot in exchange:
+        turn, other = [slot], exchange[slot]
+        while other is not slot:
+            turn.append(other)
+            other = exchange[other]
+        slot.exchanged = True
+        slot.lent |= any(s.kind == "param" or s.lent for s in turn)
 
 
 def contiguous_strides(fn: Function, shape: Shape, dim: object) -> tuple[Operand, ...]:

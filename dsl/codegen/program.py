@@ -15,6 +15,7 @@ from dsl.codegen.arrays import Array, load_scalar, store_scalar
 from dsl.codegen.frame import CONTEXT, STATUS, Frame
 from dsl.codegen.llvm import Function, Module, Operand, Value, Variable
 from dsl.codegen.memory import Placed, Slot, contiguous_strides, nbytes
+from dsl.codegen.places import contiguous_copy
 from dsl.codegen.region import Region
 from dsl.codegen.report import ErrorSite, Report
 from dsl.codegen.timing import Timer
@@ -215,7 +216,11 @@ class Program:
             for axis, dim in enumerate(value.shape):
                 size = fn.as_value(region.dim(dim), "i64")
                 fn.store(size, fn.gep(fn.params[0], 8 * (place.word + 1 + axis)))
-        moves = []
+        self.store_written(region)
+
+    def store_written(self, region: Region) -> None:
+        """Leave in the arguments what the program wrote to them."""
+        fn, moves, returns = self.fn, [], []
         for k, index in self.written:
             value = self.graph.results[index]
             if not value.shape:
@@ -223,20 +228,19 @@ class Program:
                 continue
             target = region.placed[self.graph.params[k]]
             source = region.place_of(value)
-            if source.slot is not target.slot:
-                moves.append((source, target, value))
-            elif (
-                source.slot.exchanged
-            ):  # it may be in memory that a loop gave to the argument's slot
+            if source.slot is target.slot:
+                returns.append((source, target, value))
+            else:  # what is in the memory of another argument would be overwritten
+                lent = source.slot.lent
+                moves.append(
+                    (contiguous_copy(region, value, source) if lent else source, target, value)
+                )
+        for source, target, value in returns:
+            if source.slot.exchanged:  # in memory that a loop gave to the argument's slot, perhaps
                 moved = fn.compare("ne", source.array.pointer, target.array.pointer)
                 with fn.if_(moved):
-                    region.copy(
-                        source.array,
-                        target.array,
-                        value.shape,
-                        "back into an argument",
-                        value.node.loc,
-                    )
+                    why = "back into an argument"
+                    region.copy(source.array, target.array, value.shape, why, value.node.loc)
         region.copy_together(moves)
 
     def result_pointer(self, region: Region, value: ir.Value, claimed: set[Slot]) -> Value:
@@ -246,6 +250,7 @@ class Program:
         placed = region.place_of(value)
         if (
             placed.slot.kind in ("block", "dynamic")
+            and not placed.slot.lent
             and placed.contiguous
             and placed.slot not in claimed
             and value in region.placed
@@ -283,7 +288,7 @@ class Program:
         """Return a slot with room for `size` bytes that nobody uses."""
         if set(symbols_of(size)) <= self.entry_symbols:
             for slot in self.free:
-                if slot.kind == "block" and slot.size == size:
+                if slot.kind == "block" and slot.size == size and not slot.lent:
                     self.free.remove(slot)
                     slot.taken += 1
                     return slot

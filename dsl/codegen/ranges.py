@@ -191,8 +191,10 @@ class Ranges:
                 self.assume(number)
 
     def holds(self, value: ir.Value) -> bool:
-        """Tell whether a comparison of integers surely holds."""
+        """Tell whether a comparison of integers, or each of several, surely holds."""
         name, operands = value.node.op.name, value.node.inputs
+        if name == "logical_and":
+            return all(map(self.holds, operands))
         if name not in _COMPARISONS or any(v.dtype.kind not in "iu" or v.shape for v in operands):
             return False
         a, b = (self.form(v) for v in operands)

@@ -30,7 +30,7 @@ from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_inde
 from dsl.codegen.kernels import KernelEmitter
 from dsl.codegen.kernels.pieces import pieces
 from dsl.codegen.llvm import Function, Operand, Value, Variable
-from dsl.codegen.memory import Placed, Slot, contiguous_strides, nbytes
+from dsl.codegen.memory import Placed, Slot, contiguous_strides, nbytes, note_exchange
 from dsl.codegen.places import boxes_around, boxes_of
 from dsl.codegen.plan import Kernel, Root, Single, Stage, Statement, is_checked
 from dsl.codegen.repeats import Loop
@@ -354,9 +354,8 @@ class _Trip:
         for room in self.extra:
             note = "update_slice" if room.copied is not None else room.like.node.op.name
             room.slot = program.allocate(room.size, inner, note)
-        for room in self.exchange:
-            assert room.slot is not None
-            room.slot.exchanged = True
+        exchange = [(room.slot, other.slot) for room, other in self.exchange.items()]
+        note_exchange({one: other for one, other in exchange if one and other})
         written = {self.rooms[value] for m in self.maps for value in m.targets.values()}
         if any(r.slot is not None and r.slot.kind == "param" for r in written | {*self.exchange}):
             program.note_write()

@@ -352,11 +352,17 @@ class _Widening:
         return self.out
 
     def write_mask(self) -> None:
-        """Compare the lanes' numbers with how many elements are left, which are few. (LLVM's own function for this aborts at -O0.)"""
+        """Compare the lanes' numbers with how many elements are left, which are few. (LLVM's own function for this aborts at -O0.)
+
+        Where integers are made narrower, LLVM must not know how many: for a mask of one lane it stores the wider one.
+        """
         left, numbers = f"{self.out.counter}.left", ", ".join(f"i32 {k}" for k in range(self.lanes))
+        narrows = any(s.op == "trunc" and s.result in self.given.vectors for s in self.given.steps)
+        few = f"{left}.few" if narrows else left
         self.out.body += [
             f"  {left}.64 = sub i64 {self.stop}, {self.out.counter}",
-            f"  {left} = trunc i64 {left}.64 to i32",
+            f"  {few} = trunc i64 {left}.64 to i32",
+            *([f'  {left} = call i32 asm "", "=r,0"(i32 {few})'] if narrows else ()),
             *self.spread("i32", left, f"{left}.all"),
             f"  {self.mask.split()[-1]} = icmp sgt {self.type('i32')} {left}.all, <{numbers}>",
         ]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsl.ir.build import Builder
-from dsl.ir.dims import DimLike
+from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.types import I64, Shape, broadcast_shapes, size_of
@@ -43,10 +43,14 @@ def note_read(
         if index.node.op.name == "nonzero" or (index.shape and 0 in spread):
             continue
         place = Place(index, value, axis, _size(b, shape[axis]), b.loc)
-        if is_empty or 0 in rest or 0 in spread:
+        if is_empty or 0 in spread or any(map(_may_be_zero, rest)):
             _check(b, place)
         else:
             noted.append(place)
+
+
+def _may_be_zero(dim: DimLike) -> bool:
+    return (lower_bound(dim) or 0) < 1
 
 
 def _size(b: Builder, dim: DimLike) -> int | Value:

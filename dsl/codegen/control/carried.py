@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
 from dsl.codegen.control.weights import weight
 from dsl.codegen.llvm import Value, Variable, read
-from dsl.codegen.memory import Placed, Slot, nbytes
+from dsl.codegen.memory import Placed, Slot, nbytes, note_exchange
 from dsl.codegen.places import contiguous_copy
 from dsl.codegen.ranges import Linear, Ranges
 from dsl.ir import graph as ir
@@ -310,9 +310,9 @@ class Loop:
         for (item, axis), size in sizes.items():
             item.sizes[axis].set(size)
         region.assign(scalars, values)
+        note_exchange(exchange)
         for slot in exchange:
             self.memory.hold(slot)
-            slot.exchanged = True
             if slot.kind == "param":
                 region.program.note_write()
 
