@@ -615,6 +615,34 @@ def test_message_for_an_item_that_is_changed_names_both_lines() -> None:
     assert "Fix: put a copy into the list (`rows.append(row.copy())`)" in message
 
 
+def test_large_table_as_a_list_of_lists_is_refused_at_once() -> None:
+    def longest_common(x):
+        n = len(x)
+        table = [[0] * (n + 1) for _ in range(n + 1)]
+        for i in range(1, n + 1):
+            for j in range(1, n + 1):
+                if x[i - 1] == x[j - 1]:
+                    table[i][j] = table[i - 1][j - 1] + 1
+        return table[n][n]
+
+    check_as_plain(longest_common, np.arange(9) % 4)
+    with pytest.raises(AliasError) as info:
+        dsl.jit(longest_common)(np.arange(300) % 4)
+    message = str(info.value)
+    assert "this loop assigns `table[i][j]`, an item of a list in the list `table`" in message
+    assert "use an array: `table = np.zeros((301, 301))` and `table[i, j] = ...`" in message
+
+
+def test_row_of_a_large_table_is_changed_in_a_long_loop() -> None:
+    def one_row(x):
+        table = [[0.0] * len(x) for _ in range(4)]
+        for j in range(len(x)):
+            table[2][j] = x[j]
+        return table[2]
+
+    check_as_plain(one_row, np.arange(300.0))
+
+
 def made_anew_in_each_trip(x):
     rows = []
     for v in x:

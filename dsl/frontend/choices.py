@@ -151,7 +151,8 @@ def _refuse(message: str) -> None:
         message,
         location=here(),
         remedy="change it in the branches, where it has one name, or choose between copies (`a.copy() if ... else b.copy()`); "
-        "in the place of `rows[i][k] = x` use an array, or assign the whole item (`rows[i] = [...]`)",
+        "in the place of `rows[i][k] = x` use an array (`rows = np.zeros((n, m))`, `rows[i, k] = x`), or assign the whole item "
+        "(`rows[i] = [...]`)",
     )
 
 

@@ -83,6 +83,7 @@ from dsl.frontend.scopes import (
 )
 from dsl.frontend.sharing import Sharing, carry, others, share
 from dsl.frontend.state import Snapshot, State, Undefined, is_numeric
+from dsl.frontend.tables import refuse_tables
 from dsl.frontend.traced import (
     Kind,
     Traced,
@@ -1050,7 +1051,7 @@ def _is_plain(loop: Loop, chosen: bool | Value) -> bool:
 
 def for_(
     iterable: Any, body: Block, guard: Block | None, get: Any, put: Any, names: tuple[str, ...], assigned: int,
-    items: tuple[str, ...], targets: tuple[str, ...],
+    items: tuple[str, ...], targets: tuple[str, ...], tables: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     """Run a `for` statement."""
     if isinstance(iterable, Undefined):
@@ -1062,6 +1063,8 @@ def for_(
         trips = counted.trips()
         if isinstance(trips, int) and trips == 0:
             return
+        if tables:
+            refuse_tables(tables, dict(zip(names, get(), strict=True)), trips)
         try:
             refuse_try()
             Loop(state, body, guard, counted, items).trace()
