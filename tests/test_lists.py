@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
+import heapq
 from collections.abc import Callable
 from typing import Any
 
@@ -638,9 +640,81 @@ def test_row_of_a_large_table_is_changed_in_a_long_loop() -> None:
         table = [[0.0] * len(x) for _ in range(4)]
         for j in range(len(x)):
             table[2][j] = x[j]
-        return table[2]
+        return np.array(table[2])
 
     check_as_plain(one_row, np.arange(300.0))
+
+
+# -- bisect and heapq --------------------------------------------------------------------------------------------------------
+
+
+def places_in_order(x):
+    steps, ordered, grown = [-0.5, 0.0, 0.5], np.sort(x), []
+    for v in x:
+        grown.append(v)
+    pairs = [(x[0], 1), (x[1], 2)]
+    count = 0
+    for i in range(len(x)):
+        count += bisect.bisect_left(ordered, x[i]) + bisect.bisect(steps, x[i])
+    nan = bisect.bisect_left(ordered, np.nan), bisect.bisect_right(ordered, np.nan)
+    unordered = bisect.bisect_left(x, 0.1, 1, 4), bisect.bisect(grown, x[3])
+    by_key = bisect.bisect_left(ordered, 0.3, key=lambda v: v * 2)
+    return (
+        count,
+        nan,
+        unordered,
+        by_key,
+        bisect.bisect_left(pairs, (x[1], 1)),
+        bisect.bisect([], x[0]),
+    )
+
+
+def test_bisect_of_traced_values() -> None:
+    check_as_plain(places_in_order, np.sin(np.arange(30.0) * 7))
+    check_as_plain(places_in_order, np.sin(np.arange(100.0) * 7))
+
+
+def test_largest_and_smallest_items() -> None:
+    def some(x):
+        rows = [v for v in x if v > 0]
+        return (
+            heapq.nlargest(3, x),
+            heapq.nsmallest(2, rows, key=lambda v: v * v),
+            heapq.nlargest(2, rows),
+        )
+
+    check_as_plain(some, np.sin(np.arange(30.0) * 7))
+
+
+def test_heap_of_traced_values_is_refused_with_what_to_use() -> None:
+    def pushed(x):
+        heap = []
+        for v in x:
+            heapq.heappush(heap, v)
+        return heap[0]
+
+    def inserted(x):
+        rows = []
+        for v in x:
+            bisect.insort(rows, v)
+        return rows
+
+    def plain(x):
+        heap = [3, 1, 2]
+        heapq.heapify(heap)
+        return heapq.heappop(heap) * x
+
+    check_as_plain(plain, np.ones(3))
+    for n in (5, 100):
+        with pytest.raises(
+            UnsupportedError, match=r"`heapq.heappush` of values .*(?s:.*)np.argmin"
+        ) as info:
+            dsl.jit(pushed)(np.ones(n))
+        assert "heapq.heappush(heap, v)" in str(info.value)
+        with pytest.raises(
+            UnsupportedError, match=r"`bisect.insort_right` of values .*(?s:.*)np.sort"
+        ):
+            dsl.jit(inserted)(np.ones(n))
 
 
 def made_anew_in_each_trip(x):

@@ -43,6 +43,7 @@ from dsl.frontend.objects import is_plain_class, is_plain_type, note_made, was_m
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.regions import emit_raise, trying
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
+from dsl.frontend.searches import SEARCHES
 from dsl.frontend.state import (
     Undefined,
     held_by,
@@ -1938,7 +1939,7 @@ def _nditer(x: Any, *args: Any, **kwargs: Any) -> Any:
     return loops.Rows(x.reshape(-1))
 
 
-_BUILTINS.update({np.fromiter: _fromiter, np.nditer: _nditer})
+_BUILTINS.update({np.fromiter: _fromiter, np.nditer: _nditer, **SEARCHES})
 _BUILTINS.update({math.isclose: _isclose, math.dist: _dist, math.prod: _prod, math.fsum: _fsum})
 _math("isqrt", _isqrt, _as_index)
 _ = (BOOL, Storage, indexing, ufuncs)
