@@ -433,6 +433,28 @@ def test_deque_with_a_limit_keeps_its_length_where_the_data_decides() -> None:
         dsl.jit(lambda x: collections.deque([x], maxlen=2))(np.ones(2))
 
 
+def test_list_of_a_closure_is_read_where_the_data_says() -> None:
+    def make():
+        weights, rows, sums = [1.0, 2.0], ((1, 2, 3), [0.5, 0.25]), [np.ones(3)]
+
+        def weighted(x):
+            total = len(weights) * 1.0
+            for i in range(len(x)):
+                total += x[i] * weights[-1 - i % 2] * rows[0][i % 3] + rows[1][i % 2]
+            sums[0] += x[:3]
+            return total, sums[0].sum()
+
+        return weighted, weights, sums
+
+    (plain, *known), (mine, *own) = make(), make()
+    compiled, x = dsl.jit(mine), np.sin(np.arange(100.0))
+    for _ in range(2):
+        np.testing.assert_allclose(compiled(x), plain(x), rtol=1e-12)
+        np.testing.assert_allclose(own[1][0], known[1][0])
+        for weights in (known[0], own[0]):
+            weights.append(4.0)
+
+
 # -- items that have other names -----------------------------------------------------------------------------------------
 
 
