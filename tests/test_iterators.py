@@ -243,3 +243,45 @@ def test_iterators_are_not_returned() -> None:
     for make in (lambda x: map(np.sin, x), lambda x: (x, iter(x))):
         with pytest.raises(UnsupportedError, match="an iterator cannot be returned"):
             dsl.jit(make)(X)
+
+
+def signs(x):
+    total = 0.0
+    for v, sign in zip(x, itertools.cycle([1, -1])):
+        total += v * sign
+    return total, [v * w for v, w in zip(x, itertools.cycle((1.0, 2.0, 4.0)))]
+
+
+def taken_where_the_data_says(x):
+    weights, total = itertools.cycle([1.0, 2.0, 4.0]), 0.0
+    total += next(weights)
+    for v in x:
+        if v > 0:
+            total += v * next(weights)
+    return total, next(weights)
+
+
+def until_large(x):
+    total = 0.0
+    for a, b in itertools.cycle([(1, 0.5), (3, 0.25)]):
+        total += (x * x).sum() * a + b
+        if total > 100:
+            break
+    return total
+
+
+def rows_and_functions(x):
+    rows, total = x[:6].reshape(2, 3), 0.0
+    for v, row in zip(x, itertools.cycle(rows)):
+        total += (v * row).sum()
+    for v, f in zip(x[:4], itertools.cycle([np.sin, np.cos])):
+        total += f(v)
+    return total
+
+
+@pytest.mark.parametrize(
+    "program", [signs, taken_where_the_data_says, until_large, rows_and_functions]
+)
+def test_cycle(program: Any) -> None:
+    check_as_plain(program, np.sin(np.arange(7.0) + 1))
+    check_as_plain(program, np.sin(np.arange(300.0) + 1))

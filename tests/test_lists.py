@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
+import heapq
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from plainly import check_as_plain
 
 import dsl
-from dsl.errors import BranchError, LoopTypeError, UnsupportedError
+from dsl.errors import AliasError, BranchError, LoopTypeError, UnsupportedError
 
 SOME = np.array([1.5, -1.0, 2.0, 0.5, -0.5])
 OTHER = np.array([0.25, 3.0, -2.0, 1.0, 1.0, 4.0, -3.0])
@@ -429,3 +431,387 @@ def test_deque_with_a_limit_keeps_its_length_where_the_data_decides() -> None:
             dsl.jit(program)(np.ones(400))
     with pytest.raises(UnsupportedError, match="a deque cannot be returned"):
         dsl.jit(lambda x: collections.deque([x], maxlen=2))(np.ones(2))
+
+
+def test_list_of_a_closure_is_read_where_the_data_says() -> None:
+    def make():
+        weights, rows, sums = [1.0, 2.0], ((1, 2, 3), [0.5, 0.25]), [np.ones(3)]
+
+        def weighted(x):
+            total = len(weights) * 1.0
+            for i in range(len(x)):
+                total += x[i] * weights[-1 - i % 2] * rows[0][i % 3] + rows[1][i % 2]
+            sums[0] += x[:3]
+            return total, sums[0].sum()
+
+        return weighted, weights, sums
+
+    (plain, *known), (mine, *own) = make(), make()
+    compiled, x = dsl.jit(mine), np.sin(np.arange(100.0))
+    for _ in range(2):
+        np.testing.assert_allclose(compiled(x), plain(x), rtol=1e-12)
+        np.testing.assert_allclose(own[1][0], known[1][0])
+        for weights in (known[0], own[0]):
+            weights.append(4.0)
+
+
+# -- items that have other names -----------------------------------------------------------------------------------------
+
+
+def changed_before_each(x):
+    rows, row = [], np.zeros(3)
+    for i in range(len(x)):
+        row[0] = i
+        rows.append(row)
+    return rows
+
+
+def changed_after(x):
+    rows = []
+    for v in x:
+        row = np.zeros(3)
+        rows.append(row)
+        row[1] = v[0]
+    return rows
+
+
+def changed_in_a_branch(x):
+    rows = []
+    for v in x:
+        row = v * 2
+        rows.append(row)
+        if v[0] > 0:
+            row[0] = 0
+    return rows
+
+
+def changed_in_the_next_trip(x):
+    rows, row = [], np.zeros(3)
+    for v in x:
+        row[0] = 7
+        row = row + v
+        rows.append(row)
+    return rows
+
+
+def changed_after_the_loop(x):
+    rows, row = [], np.zeros(3)
+    for v in x:
+        row = row + v
+        rows.append(row)
+    row[0] = 9
+    return rows
+
+
+def changed_through_the_list(x):
+    rows, row = [], np.zeros(3)
+    for v in x:
+        row = row + v
+        rows.append(row)
+    rows[-1][0] = 9
+    return row
+
+
+def there_many_times(x):
+    rows, row = [], np.zeros(3)
+    for _ in x:
+        rows.append(row)
+    rows[0][0] = 9
+    return rows
+
+
+def in_two_lists(x):
+    one, two = [], []
+    for v in x:
+        row = v * 2
+        one.append(row)
+        two.append(row)
+    one[0][0] = 9
+    return two
+
+
+def argument_changed(x):
+    rows = []
+    for v in x:
+        rows.append(v)
+    x[0] = 9
+    return rows
+
+
+def argument_changed_through_the_list(x):
+    rows = []
+    for v in x:
+        rows.append(v)
+    rows[0][0] = 9
+    return len(rows)
+
+
+def places_exchanged(x):
+    rows, u, w = [], np.zeros(3), np.ones(3)
+    for v in x:
+        w[0] = v[0]
+        u, w = w, u
+        rows.append(u)
+    return rows
+
+
+def sum_so_far_of_rank_0(x):
+    sums, total = [], np.zeros(())
+    for v in x:
+        total += v[0]
+        sums.append(total)
+    return sums
+
+
+def list_changed(x):
+    rows, row = [], [0.0, 0.0]
+    for v in x:
+        row[0] = v[0]
+        rows.append(row)
+    return rows
+
+
+def list_changed_in_the_next_trip(x):
+    rows, row = [], [0.0, 0.0]
+    for v in x:
+        row[1] += v[0]
+        row = [v[0], row[1]]
+        rows.append(row)
+    return rows
+
+
+def list_changed_after_the_loop(x):
+    row = [0.0, 1.0]
+    rows = [row]
+    for v in x:
+        rows.append([v[0], v[1]])
+    row[0] = 9.0
+    return rows
+
+
+def taken_before_another_is_put_in(x):
+    rows = []
+    for v in x:
+        rows.append(v * 2)
+    first = rows[0]
+    rows.append(np.zeros(3))
+    first[0] = 9
+    return rows
+
+
+def shallow_copy_changed(x):
+    rows = []
+    for v in x:
+        rows.append(v * 2)
+    rows[:2][0][0] = 9
+    others = rows.copy()
+    others[0][0] = 9
+    return rows
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        changed_before_each, changed_after, changed_in_a_branch, changed_in_the_next_trip, changed_after_the_loop,
+        changed_through_the_list, there_many_times, in_two_lists, argument_changed, argument_changed_through_the_list,
+        places_exchanged, sum_so_far_of_rank_0, list_changed, list_changed_in_the_next_trip, list_changed_after_the_loop,
+        taken_before_another_is_put_in, shallow_copy_changed,
+    ],
+)  # fmt: skip
+def test_change_of_an_item_under_another_name_is_not_lost(program: Callable[..., Any]) -> None:
+    """A long loop is refused; a short one is unrolled, if need be, and then Python's own lists hold the very arrays."""
+    x = np.sin(np.arange(300.0)).reshape(100, 3)
+    with pytest.raises(AliasError, match=r"a list that grows in traced code keeps copies") as info:
+        dsl.jit(program)(x.copy())
+    assert "copy" in str(info.value)
+    assert f"in {program.__name__}" in str(info.value)
+
+
+def test_message_for_an_item_that_is_changed_names_both_lines() -> None:
+    with pytest.raises(AliasError) as info:
+        dsl.jit(changed_after)(np.ones((100, 3)))
+    line = changed_after.__code__.co_firstlineno + 4
+    message = str(info.value)
+    assert message.startswith(
+        f"this changes an array, which was put into a list at {__file__}:{line}:"
+    )
+    assert "row[1] = v[0]" in message
+    assert "Fix: put a copy into the list (`rows.append(row.copy())`)" in message
+
+
+def test_large_table_as_a_list_of_lists_is_refused_at_once() -> None:
+    def longest_common(x):
+        n = len(x)
+        table = [[0] * (n + 1) for _ in range(n + 1)]
+        for i in range(1, n + 1):
+            for j in range(1, n + 1):
+                if x[i - 1] == x[j - 1]:
+                    table[i][j] = table[i - 1][j - 1] + 1
+        return table[n][n]
+
+    check_as_plain(longest_common, np.arange(9) % 4)
+    with pytest.raises(AliasError) as info:
+        dsl.jit(longest_common)(np.arange(300) % 4)
+    message = str(info.value)
+    assert "this loop assigns `table[i][j]`, an item of a list in the list `table`" in message
+    assert "use an array: `table = np.zeros((301, 301))` and `table[i, j] = ...`" in message
+
+
+def test_row_of_a_large_table_is_changed_in_a_long_loop() -> None:
+    def one_row(x):
+        table = [[0.0] * len(x) for _ in range(4)]
+        for j in range(len(x)):
+            table[2][j] = x[j]
+        return np.array(table[2])
+
+    check_as_plain(one_row, np.arange(300.0))
+
+
+# -- bisect and heapq --------------------------------------------------------------------------------------------------------
+
+
+def places_in_order(x):
+    steps, ordered, grown = [-0.5, 0.0, 0.5], np.sort(x), []
+    for v in x:
+        grown.append(v)
+    pairs = [(x[0], 1), (x[1], 2)]
+    count = 0
+    for i in range(len(x)):
+        count += bisect.bisect_left(ordered, x[i]) + bisect.bisect(steps, x[i])
+    nan = bisect.bisect_left(ordered, np.nan), bisect.bisect_right(ordered, np.nan)
+    unordered = bisect.bisect_left(x, 0.1, 1, 4), bisect.bisect(grown, x[3])
+    by_key = bisect.bisect_left(ordered, 0.3, key=lambda v: v * 2)
+    return (
+        count,
+        nan,
+        unordered,
+        by_key,
+        bisect.bisect_left(pairs, (x[1], 1)),
+        bisect.bisect([], x[0]),
+    )
+
+
+def test_bisect_of_traced_values() -> None:
+    check_as_plain(places_in_order, np.sin(np.arange(30.0) * 7))
+    check_as_plain(places_in_order, np.sin(np.arange(100.0) * 7))
+
+
+def test_largest_and_smallest_items() -> None:
+    def some(x):
+        rows = [v for v in x if v > 0]
+        return (
+            heapq.nlargest(3, x),
+            heapq.nsmallest(2, x),
+            heapq.nlargest(2, rows),
+        )
+
+    check_as_plain(some, np.sin(np.arange(30.0) * 7))
+
+
+def test_heap_of_traced_values_is_refused_with_what_to_use() -> None:
+    def pushed(x):
+        heap = []
+        for v in x:
+            heapq.heappush(heap, v)
+        return heap[0]
+
+    def inserted(x):
+        rows = []
+        for v in x:
+            bisect.insort(rows, v)
+        return rows
+
+    def plain(x):
+        heap = [3, 1, 2]
+        heapq.heapify(heap)
+        return heapq.heappop(heap) * x
+
+    check_as_plain(plain, np.ones(3))
+    for n in (5, 100):
+        with pytest.raises(
+            UnsupportedError, match=r"`heapq.heappush` of values .*(?s:.*)np.argmin"
+        ) as info:
+            dsl.jit(pushed)(np.ones(n))
+        assert "heapq.heappush(heap, v)" in str(info.value)
+        with pytest.raises(
+            UnsupportedError, match=r"`bisect.insort_right` of values .*(?s:.*)np.sort"
+        ):
+            dsl.jit(inserted)(np.ones(n))
+
+
+def made_anew_in_each_trip(x):
+    rows = []
+    for v in x:
+        row = np.zeros(3)
+        row[0] = v[0]
+        rows.append(row)
+    for i in range(len(x)):
+        rows[i][1] = i
+    rows[0][2] = 5
+    return rows
+
+
+def copied(x):
+    rows, row = [], np.zeros(3)
+    for v in x:
+        row += v
+        rows.append(row.copy())
+    return rows, row
+
+
+def last_item_changed(x):
+    rows = [x[0] * 1]
+    for v in x:
+        rows.append(rows[-1] * 0.5)
+        rows[-1][0] += v[0]
+    return rows
+
+
+def exchanged(x):
+    rows = []
+    for v in x:
+        rows.append(v + 1)
+    old = rows[2]
+    rows[2] = np.zeros(3)
+    rows[3] = rows[3] - old
+    return rows, old
+
+
+def popped(x):
+    rows = [x[0] + 1]
+    total = 0.0
+    for _ in x:
+        row = rows.pop()
+        row[0] += 1
+        total += row.sum()
+        rows.append(row * 0.5)
+        rows.append(row * 0.25)
+    return total, len(rows)
+
+
+def not_read_any_more(x):
+    rows, row = [], np.zeros(3)
+    for v in x:
+        rows.append(v)
+        row = v * 2
+    made = np.array(rows)
+    for i in range(len(x)):
+        x[i] = i
+    row[0] = 7
+    return made, row
+
+
+def lists_of_numbers(x):
+    rows, row = [], [x[0, 0], x[0, 1]]
+    for v in x:
+        row = [v[0], row[0]]
+        rows.append(row)
+    return rows, row
+
+
+@pytest.mark.parametrize(
+    "program",
+    [made_anew_in_each_trip, copied, last_item_changed, exchanged, popped, not_read_any_more, lists_of_numbers],
+)  # fmt: skip
+def test_items_under_one_name_are_changed(program: Callable[..., Any]) -> None:
+    check_as_plain(program, np.sin(np.arange(300.0)).reshape(100, 3))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import BranchError, DslError
-from dsl.frontend.choices import note_choice
+from dsl.frontend.choices import named_items, note_choice, note_held
 from dsl.frontend.holders import replace_changed
 from dsl.frontend.leaves import (
     Block,
@@ -52,6 +52,7 @@ from dsl.frontend.scopes import (
     current_scope,
     may_alias,
 )
+from dsl.frontend.sharing import carry
 from dsl.frontend.state import Snapshot, State, Undefined, is_numeric
 from dsl.frontend.traced import (
     Kind,
@@ -106,6 +107,7 @@ def if_(
 def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapshot, list[Branch]]:
     while True:
         before = state.snapshot()
+        named = named_items(before.objects)
         branches = [
             _trace_branch(state, before, then, "then"),
             _trace_branch(state, before, otherwise, "else"),
@@ -114,7 +116,7 @@ def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapsh
         if not (
             state.adopt_attributes(*(b.scope for b in branches))
             or as_trees(before, ends)
-            or grow_lists(state, before, ends)
+            or grow_lists(state, before, ends, named)
         ):
             return before, branches
         discard(*(b.scope for b in branches))
@@ -235,6 +237,7 @@ def _join_branches(
             may_alias(traced.storage, outer)
         else:
             link_when(traced.storage, outer, leaf, flag.storage.value, parent)
+    _note_shares(joined, parent)
     for traced, flag, name in joined.flagged:
         traced.storage.defined = (flag.storage.value, parent, name)
     for traced, name in joined.halves:
@@ -271,6 +274,8 @@ def _note_choices(
     names = {*dead, *(state.names[k] for k in new)}
     for k in new:
         sources = [*(each[k] for each in ends), before.objects[k]]
+        for each in ends:
+            note_held(each[k], objects[k])
         twice = any(sum(each[j] is each[k] for j in live) > 1 for each in ends)
         note_choice(objects[k], sources, names, twice)
 
@@ -607,6 +612,18 @@ def _note_aliases(
         storage.outside |= leaf.storage.outside
         when = pred if k == 0 else parent.emit("logical_not", pred)
         link_when(storage, leaf.storage, leaf, when, parent)
+
+
+def _note_shares(joined: Joined, parent: Scope) -> None:
+    """The joined arrays stand for items of lists where those of a branch do."""
+    pairs = [
+        (leaf.storage, traced.storage)
+        for traced, (a, b, info) in zip(joined.results, joined.pairs, strict=True)
+        if info.kind is Kind.ARRAY
+        for leaf in (a, b)
+        if is_traced_array(leaf)
+    ]
+    carry(pairs, parent, {})
 
 
 def _join_aliases(

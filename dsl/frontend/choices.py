@@ -9,7 +9,7 @@ A loop in which this happens is unrolled, if it can be: then Python knows which 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from dsl.errors import AliasError
@@ -17,10 +17,46 @@ from dsl.frontend.convert import is_generated
 from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional
-from dsl.frontend.scopes import Trace, current_trace, here
+from dsl.frontend.scopes import Storage, Trace, current_trace, here
+from dsl.frontend.sharing import hold, refuse_change
+from dsl.frontend.traced import Kind, Traced
 from dsl.frontend.trees import OBJECTS, forwarded
 
-__all__ = ["note_change", "note_choice", "note_pick", "note_reading", "with_other_names"]
+__all__ = [
+    "holds_any",
+    "named_elsewhere",
+    "named_items",
+    "note_change",
+    "note_choice",
+    "note_held",
+    "note_item",
+    "note_pick",
+    "note_reading",
+    "with_other_names",
+]
+
+
+def named_items(items: list[Any]) -> dict[int, set[Storage]]:
+    """Return, for the Python lists in some trees that have arrays as items, the arrays that are known from elsewhere."""
+    lists = [part for item in items for part in _containers(item) if type(part) is list]
+    return {
+        id(part): named_elsewhere(part) for part in lists if any(True for _ in _arrays_in(part, ()))
+    }
+
+
+def named_elsewhere(items: list[Any]) -> set[Storage]:
+    """Return the arrays that variables know, apart from what they know as items of a list."""
+    return {leaf.storage for v in _variables(set()) for leaf in _arrays_in(v, (items,))}
+
+
+def _arrays_in(item: Any, around: tuple[Any, ...]) -> Iterator[Traced]:
+    """Yield the arrays in a tree, apart from those of some containers."""
+    item = forwarded(item)
+    if isinstance(item, Traced):
+        yield from (item,) if item.kind is Kind.ARRAY else ()
+    elif isinstance(item, (tuple, *_KINDS)) or _is_object(item):
+        for part in () if any(item is each for each in around) else _parts(item):
+            yield from _arrays_in(part, (*around, item))
 
 
 def note_choice(new: Any, sources: list[Any], names: set[str], twice: bool) -> None:
@@ -66,11 +102,35 @@ def with_other_names(items: list[Any], names: set[str]) -> list[Any]:
     return [part for item in items for part in _containers(item) if id(part) in known]
 
 
+def note_item(item: Any) -> None:
+    """Remember that a traced list has got a copy of an item, with the containers in it."""
+    for part in _containers(item):
+        hold(part)
+
+
+def note_held(old: Any, new: Any) -> bool:
+    """Let what stands for a container be known as an item of a traced list, as that is; tell whether it was not."""
+    trace = current_trace()
+    if trace is None or not trace.held:
+        return False
+    pairs = zip(_containers(old), _containers(new), strict=False)
+    found = {id(b): (b, trace.held[id(a)][1]) for a, b in pairs if id(a) in trace.held}
+    fresh = found.keys() - trace.held.keys()
+    trace.held.update({key: found[key] for key in fresh})
+    return bool(fresh)
+
+
+def holds_any(items: list[Any], found: Set[int]) -> bool:
+    """Tell whether containers of some identities are in some trees."""
+    return any(id(part) in found for item in items for part in _containers(item))
+
+
 def note_change(item: Any) -> None:
     """Refuse to change a container that was chosen; reading it is refused from now on if one is changed that it was chosen from."""
     trace = current_trace()
-    if trace is None or not (trace.chosen or trace.chosen_from):
+    if trace is None or not (trace.chosen or trace.chosen_from or trace.held):
         return
+    refuse_change(item)
     if id(item) in trace.chosen:
         _refuse("this changes a list, dict or object that the data chose among others")
     for new in trace.chosen_from.get(id(item), (None, []))[1]:
@@ -91,7 +151,8 @@ def _refuse(message: str) -> None:
         message,
         location=here(),
         remedy="change it in the branches, where it has one name, or choose between copies (`a.copy() if ... else b.copy()`); "
-        "in the place of `rows[i][k] = x` use an array, or assign the whole item (`rows[i] = [...]`)",
+        "in the place of `rows[i][k] = x` use an array (`rows = np.zeros((n, m))`, `rows[i, k] = x`), or assign the whole item "
+        "(`rows[i] = [...]`)",
     )
 
 
@@ -116,6 +177,17 @@ def _is_object(item: Any) -> bool:
     return hasattr(type(item), "__dataclass_fields__") or OBJECTS[0].is_made(item)
 
 
+_KINDS = (list, dict, BoundedDeque)
+
+
+def _parts(item: Any) -> list[Any]:
+    """Return what a container or object holds."""
+    if isinstance(item, (list, tuple, BoundedDeque)):
+        return list(item)
+    held = item if isinstance(item, dict) else getattr(item, "__dict__", {})
+    return list(held.values())
+
+
 def _containers(item: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
     """Yield the containers and objects in a tree that can be changed, itself included."""
     item = forwarded(item)
@@ -126,13 +198,11 @@ def _containers(item: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
     if isinstance(item, TracedList):
         yield item
         return
-    if isinstance(item, (list, tuple, dict, BoundedDeque)):
-        parts: Any = list(item.values()) if isinstance(item, dict) else item
-    elif _is_object(item) and not any(item is each for each in around):
-        parts = list(vars(item).values()) if hasattr(item, "__dict__") else []
-    else:
+    if not (isinstance(item, (tuple, *_KINDS)) or _is_object(item)):
+        return
+    if _is_object(item) and any(item is each for each in around):
         return
     if not isinstance(item, tuple):
         yield item
-    for part in parts:
+    for part in _parts(item):
         yield from _containers(part, (*around, item))

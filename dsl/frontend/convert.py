@@ -28,6 +28,7 @@ from dsl.frontend.liveness import annotate
 from dsl.frontend.matches import lower_matches
 from dsl.frontend.returns import lower_jumps
 from dsl.frontend.source import FunctionTree, function_tree
+from dsl.frontend.tables import tables_changed
 from dsl.frontend.walrus import lower_walrus
 from dsl.ir.location import Location
 
@@ -518,6 +519,7 @@ class _Rewriter(ast.NodeTransformer):
             return self._plain_block(node)
         guard = getattr(node, "dsl_guard", None)
         stored, read, items = self._state(node.body, node.target, *([guard] if guard else []))
+        tables = [part for part in tables_changed(node) if part.partition("[")[0] not in stored]
         k = self._next()
         kept = self._live(node, stored)
         names = kept + read
@@ -534,6 +536,7 @@ class _Rewriter(ast.NodeTransformer):
             "for_", self.visit(node.iter), _load(body.name), extra, _load(f"dsl__get_{k}"), _load(f"dsl__set_{k}"),
             _strings(names), ast.Constant(len(kept)), _strings(items),
             _strings([n for n in _names_in([node.target]).stored if n in stored]),
+            *([_strings(tables)] if tables else []),
         )  # fmt: skip
         return [body, *self._accessors(k, names, node), _located(ast.Expr(call), node.iter)]
 

@@ -6,13 +6,16 @@ with a leading axis for the items, whose size is symbolic. It has the methods of
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from dsl.errors import LoopTypeError, NonConcreteError, UnsupportedError
-from dsl.frontend.scopes import current_scope, current_trace, here
+from dsl.frontend.scopes import Storage, current_scope, current_trace, here
+from dsl.frontend.sharing import Sharing, follow, put_in
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, size_number
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.ir.dims import symbols_of
@@ -20,6 +23,8 @@ from dsl.ir.remote import Remote
 from dsl.ir.types import TensorType
 
 __all__ = ["TracedList", "as_traced_list", "item_layout"]
+
+_NOTHING = slice(0)
 
 
 class TracedList:
@@ -62,7 +67,9 @@ class TracedList:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            return TracedList(self.layout, [column[key].copy() for column in self.columns])
+            return self._also_in(self._part(key))
+        for column in self._arrays():
+            column.storage.viewers = column.storage.viewers or []
         item = self._item([column[key] for column in self.columns])
         from dsl.frontend.choices import note_pick
 
@@ -73,23 +80,31 @@ class TracedList:
         if isinstance(key, slice):
             return self._put(key, item)
         leaves = [lift(leaf) for leaf in self._leaves(item)]
+        old, kinds = self._arrays(), self.layout[1]
         self.columns = [
-            _widened(lift(column), leaf) for column, leaf in zip(self.columns, leaves, strict=True)
+            _widened(lift(column), leaf, kind)
+            for column, leaf, kind in zip(self.columns, leaves, kinds, strict=True)
         ]
         for column, leaf in zip(self.columns, leaves, strict=True):
             column[key] = leaf
+        self._follow(old)
+        self._note_item(item, old)
 
     def _put(self, key: slice, items: Any) -> None:
         """Put items in the place of a slice."""
-        made = self[:0]
+        made, old = self._part(_NOTHING), self._arrays()
         made.extend(items)
         if key.step is not None and not (isinstance(key.step, int) and key.step == 1):
+            self.columns = [fresh(read(column)) for column in self.columns]
             for column, rows in zip(self.columns, made.columns, strict=True):
                 column[key] = rows
-            return
-        before = self[: 0 if key.start is None else key.start]
-        after = self[:0] if key.stop is None else self[key.stop :]
-        self.columns = (before + made + after).columns
+            for column, rows in zip(self._arrays(), made._arrays(), strict=True):
+                follow(column.storage, rows.storage, Sharing.ITEM)
+        else:
+            before = self._part(slice(0 if key.start is None else key.start))
+            after = self._part(_NOTHING if key.stop is None else slice(key.stop, None))
+            self.columns = (before + made + after).columns
+        self._follow(old)
 
     def _leaves(self, item: Any) -> list[Any]:
         leaves, structure = flatten(item)
@@ -100,23 +115,83 @@ class TracedList:
             )  # fmt: skip
         return leaves
 
-    def append(self, item: Any) -> None:
-        self.extend_rows(
-            [lift(leaf).reshape((1, *lift(leaf).shape)) for leaf in self._leaves(item)]
-        )
+    # -- what else stands for its items ------------------------------------------------------------------------------
 
-    def extend_rows(self, rows: list[Traced]) -> None:
+    def _arrays(self) -> list[Traced]:
+        """Return the columns whose items are arrays, which can be changed."""
+        pairs = zip(self.columns, self.layout[1], strict=True)
+        return [lift(column) for column, kind in pairs if kind is Kind.ARRAY]
+
+    def _follow(self, old: list[Traced]) -> None:
+        """Note that the columns hold what old ones did."""
+        for before, column in zip(old, self._arrays(), strict=True):
+            if column.storage is not before.storage:
+                follow(column.storage, before.storage)
+
+    def _note_item(self, item: Any, old: list[Traced]) -> None:
+        """Note that an item was put in, which the program may know by other names."""
+        from dsl.frontend.choices import note_item
+
+        pairs = zip(flatten(item)[0], self.layout[1], strict=True)
+        leaves = [leaf for leaf, kind in pairs if kind is Kind.ARRAY]
+        for leaf, before, column in zip(leaves, old, self._arrays(), strict=True):
+            if isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY:
+                put_in(column.storage, before.storage, leaf.storage)
+        note_item(item)
+
+    def note_items(self, items: list[Any], known: set[Storage]) -> None:
+        """Note that the list, as it is, stands for a Python list of items, whose arrays in `known` have other names."""
+        from dsl.frontend.choices import note_item
+
+        storages = [
+            {leaf.storage for leaf in flatten(item)[0] if isinstance(leaf, Traced)}
+            for item in items
+        ]
+        counts = Counter(itertools.chain(*storages))
+        for item, own in zip(items, storages, strict=True):
+            if any(s in known or s.outside or counts[s] > 1 for s in own):
+                self._note_item(item, self._arrays())
+            note_item(item)
+
+    def _also_in(self, made: TracedList) -> TracedList:
+        """Note that another list has items of this one."""
+        for column, mine in zip(made._arrays(), self._arrays(), strict=True):
+            follow(column.storage, mine.storage, Sharing.ITEM)
+        return made
+
+    def _part(self, key: slice) -> TracedList:
+        return TracedList(self.layout, [column[key].copy() for column in self.columns])
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def append(self, item: Any) -> None:
+        old = self._arrays()
+        self.add_copy(item)
+        self._follow(old)
+        self._note_item(item, old)
+
+    def add_copy(self, item: Any) -> None:
+        """Append an item that nothing else will change."""
+        leaves = [lift(leaf) for leaf in self._leaves(item)]
+        self._add_rows([leaf.reshape((1, *leaf.shape)) for leaf in leaves])
+
+    def _add_rows(self, rows: list[Traced]) -> None:
         self.columns = [_glue(column, row) for column, row in zip(self.columns, rows, strict=True)]
 
     def extend(self, items: Any) -> None:
-        if isinstance(items, TracedList):
-            self.extend_rows(items.columns)
-            return
-        if isinstance(items, Traced):
-            self.extend_rows([items])
-            return
+        if isinstance(items, (TracedList, Traced)):
+            return self._extend(items)
         for item in items:
             self.append(item)
+
+    def _extend(self, items: TracedList | Traced) -> None:
+        """Append all items of a list, or the rows of an array."""
+        whole = TracedList(self.layout, [items]) if isinstance(items, Traced) else items
+        old = self._arrays()
+        self._add_rows(whole.columns)
+        self._follow(old)
+        for column, before, rows in zip(self._arrays(), old, whole._arrays(), strict=True):
+            put_in(column.storage, before.storage, rows.storage)
 
     def __iadd__(self, items: Any) -> TracedList:
         self.extend(items)
@@ -132,7 +207,7 @@ class TracedList:
     def __radd__(self, items: Any) -> Any:
         if not isinstance(items, list):
             return NotImplemented
-        made = self[:0]
+        made = self._part(_NOTHING)
         made.extend(items)
         made.extend(self)
         return made
@@ -144,7 +219,7 @@ class TracedList:
             return sequences.repeated(self, times)
         if not isinstance(times, int):
             return NotImplemented
-        made = self[:0]
+        made = self._part(_NOTHING)
         for _ in range(times):
             made.extend(self)
         return made
@@ -186,45 +261,61 @@ class TracedList:
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
         from dsl.frontend import sequences
 
-        made = self[:0]
+        made, old = self._part(_NOTHING), self._arrays()
         made.extend(sequences.ordered(self, key, reverse))
-        self.columns = made.columns
+        self.columns = [fresh(read(column)) for column in made.columns]
+        self._follow(old)
 
     def pop(self, index: Any = -1) -> Any:
         if self.columns[0].type.shape[0] == 0:
             raise IndexError("pop from empty list")
-        item = self._item(
-            [column[index].copy() if column.ndim > 1 else column[index] for column in self.columns]
-        )
+        leaves = [
+            column[index].copy() if column.ndim > 1 else column[index] for column in self.columns
+        ]
+        item, old = self._item(leaves), self._arrays()
+        taken = [
+            leaf for leaf, kind in zip(leaves, self.layout[1], strict=True) if kind is Kind.ARRAY
+        ]
+        for leaf, before in zip(taken, old, strict=True):
+            follow(leaf.storage, before.storage)
         if isinstance(index, int) and index == -1:
             self.columns = [column[:-1].copy() for column in self.columns]
         else:
             self.columns = [
                 _glue(column[:index].copy(), column[index:][1:].copy()) for column in self.columns
             ]
+        self._follow(old)
         return item
 
     def __delitem__(self, key: Any) -> None:
         if not isinstance(key, slice):
             self.pop(key)
             return
+        old = self._arrays()
         self.columns = [_FUNCTIONS["delete"](column, key, axis=0) for column in self.columns]
+        self._follow(old)
 
     def insert(self, index: Any, item: Any) -> None:
         rows = [lift(leaf).reshape((1, *lift(leaf).shape)) for leaf in self._leaves(item)]
+        old = self._arrays()
         self.columns = [
             _glue(_glue(column[:index].copy(), row), column[index:].copy())
             for column, row in zip(self.columns, rows, strict=True)
         ]
+        self._follow(old)
+        self._note_item(item, old)
 
     def clear(self) -> None:
         self.columns = [column[:0].copy() for column in self.columns]
 
     def copy(self) -> TracedList:
-        return TracedList(self.layout, [column.copy() for column in self.columns])
+        made = TracedList(self.layout, [column.copy() for column in self.columns])
+        return self._also_in(made)
 
     def reverse(self) -> None:
+        old = self._arrays()
         self.columns = [column[::-1].copy() for column in self.columns]
+        self._follow(old)
 
     def length(self) -> Any:
         dim = self.columns[0].type.shape[0]
@@ -290,10 +381,12 @@ def _common_dtype(a: Traced, b: Traced) -> np.dtype:
     return a.dtype if a.dtype.kind != "i" or b.dtype.kind == "i" else b.dtype
 
 
-def _widened(column: Traced, leaf: Traced) -> Traced:
-    """Return a column that has room for an item of another dtype."""
+def _widened(column: Traced, leaf: Traced, kind: Kind) -> Traced:
+    """Return a column that has room for an item of another dtype; items that are arrays are exchanged, not changed."""
     dtype = _common_dtype(column, leaf)
-    return column if dtype == column.dtype else fresh(cast(read(column), dtype))
+    if dtype == column.dtype and kind is not Kind.ARRAY:
+        return column
+    return fresh(cast(read(column), dtype))
 
 
 def item_layout(
@@ -336,5 +429,5 @@ def as_traced_list(
         zero = scope.constant(np.zeros((), type.dtype))
         made.columns.append(fresh(scope.emit("full", zero, shape=(0, *type.shape))))
     for item in items:
-        made.append(item)
+        made.add_copy(item)
     return made

@@ -23,7 +23,7 @@ from dsl.errors import (
     UndefinedError,
 )
 from dsl.frontend.branches import if_
-from dsl.frontend.choices import note_choice, with_other_names
+from dsl.frontend.choices import holds_any, named_items, note_choice, note_held, with_other_names
 from dsl.frontend.holders import Replaced, put_back_containers, replace_changed
 from dsl.frontend.iterators import Cursor, rest_of
 from dsl.frontend.leaves import (
@@ -81,7 +81,9 @@ from dsl.frontend.scopes import (
     link,
     may_alias,
 )
+from dsl.frontend.sharing import Sharing, carry, others, share
 from dsl.frontend.state import Snapshot, State, Undefined, is_numeric
+from dsl.frontend.tables import refuse_tables
 from dsl.frontend.traced import (
     Kind,
     Traced,
@@ -97,15 +99,23 @@ from dsl.logs import log
 _ATTEMPTS = 12
 
 
+Key = tuple[int, int]
+"""A leaf of a variable: the numbers of the cell and of the leaf in it."""
+
+
 @dataclass
 class Plan:
-    """What a loop carries, as known so far: rebound leaves by (cell, leaf), and storages that the body writes."""
+    """What a loop carries, as known so far: rebound leaves by (cell, leaf), and storages that the body writes.
+
+    `shared` are pairs of a leaf, and another or a storage, that stand for the same arrays when a trip starts, as items of a list.
+    """
 
     rebound: dict[tuple[int, int], Info] = field(default_factory=dict)
     structures: dict[int, Structure] = field(default_factory=dict)
     maybe: dict[int, str] = field(default_factory=dict)
     storages: list[Storage] = field(default_factory=list)
     lost: dict[int, Undefined] = field(default_factory=dict)
+    shared: list[tuple[Key, Key | Storage]] = field(default_factory=list)
 
     def key(self, outer: Scope) -> Any:
         """What must not change any more: of sizes those that are known outside the loop."""
@@ -113,7 +123,7 @@ class Plan:
             (k, i.dtype, i.kind, tuple(d if _is_visible(d, outer) else None for d in i.shape))
             for k, i in self.rebound.items()
         )
-        return infos, tuple(self.maybe), len(self.storages), tuple(self.lost)
+        return infos, tuple(self.maybe), len(self.storages), tuple(self.lost), len(self.shared)
 
 
 def _is_visible(dim: DimLike, outer: Scope) -> bool:
@@ -158,6 +168,7 @@ class Loop:
         self._statics: dict[tuple[int, int], Any] = {}
         self._left: dict[int, Any] = {}  # containers with other names that a trip leaves for others
         self.before = state.snapshot()
+        self._named = named_items(self.before.objects)
         self.plan = self._first_plan()
 
     # -- what is carried -----------------------------------------------------------------------------------------
@@ -205,6 +216,7 @@ class Loop:
     def trace(self) -> None:
         """Trace until the plan is stable, then build the loop; raises with the state as before if that fails."""
         trace, first, chosen = the_trace(), self.before, set(the_trace().chosen)
+        held, outdated = dict(trace.held), len(trace.outdated)
         try:
             for _ in range(_ATTEMPTS):
                 found = self._attempt(trace)
@@ -214,6 +226,10 @@ class Loop:
         except BaseException:
             self.state.restore(self.before)
             self.state.restore_variables(first)
+            trace.held = held
+            for storage in trace.outdated[outdated:]:
+                storage.stale = None
+            del trace.outdated[outdated:]
             raise
         finally:
             for key in self._left.keys() - chosen:
@@ -227,6 +243,7 @@ class Loop:
     def _attempt(
         self, trace: Trace
     ) -> tuple[Pass | None, Value | None, Pass, Snapshot, dict[Storage, Value]] | None:
+        held, outdated = set(trace.held), len(trace.outdated)
         test, chosen = self._trace_test(trace) if self.test is not None else (None, None)
         with trace.region("body") as scope:
             try:
@@ -244,16 +261,24 @@ class Loop:
         if (
             self.state.adopt_attributes(scope)
             or as_trees(self.before, [after])
-            or grow_lists(self.state, self.before, [after], self._unrollable())
+            or grow_lists(self.state, self.before, [after], self._named, self._unrollable())
             or self._allow_none(after)
         ):
             self.before = self.state.snapshot()
             self.plan = self._first_plan()
             return None
+        if self._holds_more(run, after, held) or len(trace.outdated) > outdated:
+            return None
         if self._leaves_others(run, after) or self._widen(run, after, contents, replaced, trace):
             discard(scope, *([test.scope] if test else []))
             return None
         return test, chosen, run, after, contents
+
+    def _holds_more(self, run: Pass, after: Snapshot, held: set[int]) -> bool:
+        """Tell whether a trip has put containers into a traced list that the next one finds in variables, or gets in their place."""
+        found = [note_held(end, item) for end, item in zip(after.objects, run.objects, strict=True)]
+        new = the_trace().held.keys() - held
+        return any(found) or bool(new and holds_any(self.before.objects, new))
 
     def _leaves_others(self, run: Pass, after: Snapshot) -> bool:
         """Refuse changes of containers that only the first trip would change, and other variables know; tell whether there are more."""
@@ -373,8 +398,21 @@ class Loop:
                     traced.storage.defined = (flags[cell], scope, name)
         for storage in self.plan.storages:
             params.append(self._carry(storage, scope))
+        self._note_shared(leaves, scope)
         installed, objects = self._install(leaves)
         return Pass(scope, trip, params, leaves, flags, installed, objects)
+
+    def _note_shared(self, leaves: dict[Key, Traced], scope: Scope) -> None:
+        """Let params stand for items of lists as what they stand for does."""
+        starts = {key: start for key in leaves if (start := self._before(key)) is not None}
+        carry([(starts[key].storage, leaves[key].storage) for key in starts], scope, {})
+        for key, start in starts.items():
+            if start.storage.viewers is not None:
+                share(leaves[key].storage, start.storage, Sharing.EARLIER)
+        for key, other in self.plan.shared:
+            if key in leaves and (isinstance(other, Storage) or other in leaves):
+                two = other if isinstance(other, Storage) else leaves[other].storage
+                share(leaves[key].storage, two)
 
     def _carry(self, storage: Storage, scope: Scope) -> Value:
         param = scope.param(storage.value.tensor, self._name_of(storage))
@@ -442,7 +480,33 @@ class Loop:
         self.plan.storages += [
             s for s in replaced if s not in own and not run.scope.encloses(s.scope)
         ]
+        found = self._shared_after(run, after)
+        self.plan.shared += [pair for pair in found if pair not in self.plan.shared]
         return self.plan.key(outer) != old  # type: ignore[no-any-return]
+
+    def _shared_after(self, run: Pass, after: Snapshot) -> list[tuple[Key, Key | Storage]]:
+        """Return which leaves stand for the same arrays as others after a trip, where the next one would notice."""
+        ends = {
+            key: end.storage
+            for key in self.plan.rebound
+            if is_traced_array(end := after.leaves[key[0]][key[1]])
+        }
+        busy = {key for key in run.leaves if self._is_busy(run.leaves[key].storage)}
+        moved = {leaf.storage for leaf in run.leaves.values()}
+        found: list[tuple[Key, Key | Storage]] = []
+        for key, end in ends.items():
+            known = [other for other, each in others(end) if each.kind is Sharing.ITEM]
+            found += [(key, other) for other in known if other in self.plan.storages]
+            for two, other in ends.items():
+                twin = other is end and end.viewers is not None
+                noticed = key in busy or two in busy or other in moved
+                if two != key and noticed and (twin or any(other is s for s in known)):
+                    found.append((key, two))
+        return found
+
+    def _is_busy(self, storage: Storage) -> bool:
+        """Tell whether a trip changes an array, or puts it into a list."""
+        return storage.written or any(each.kind is Sharing.ITEM for _, each in others(storage))
 
     def _as_optionals(self, after: Snapshot) -> None:
         """A variable that is optional when a trip starts is so when it ends."""
@@ -701,6 +765,22 @@ class Loop:
                 leaves[key].storage.outside |= storage.outside
                 may_alias(leaves[key].storage, storage)
 
+    def _note_shares(
+        self, run: Pass, after: Snapshot, leaves: dict[Key, Traced], parent: Scope
+    ) -> None:
+        """Say what stands for the same arrays as items of lists after the loop; what every trip put in is there twice."""
+        ends = {key: end for key in leaves if is_traced_array(end := after.leaves[key[0]][key[1]])}
+        starts = {
+            leaf.storage: start.storage
+            for key, leaf in run.leaves.items()
+            if (start := self._before(key)) is not None
+        }
+        carry([(end.storage, leaves[key].storage) for key, end in ends.items()], parent, starts)
+        for key, end in ends.items():
+            for other, each in others(end.storage):
+                if each.kind is Sharing.ITEM and other.scope.encloses(parent):
+                    share(leaves[key].storage, leaves[key].storage, loc=each.loc)
+
     def _before(self, key: tuple[int, int]) -> Traced | None:
         """Return the traced array, or the view of one, that a variable had before the loop."""
         if key[0] in self.plan.structures:
@@ -794,12 +874,15 @@ class Loop:
         for storage in self.plan.storages:
             storage.set(next(values))
         self._note_aliases(run, after, leaves, moves, never, parent)
+        self._note_shares(run, after, leaves, parent)
         if moves:
             self._unswap(dict(zip(moves, values, strict=True)), leaves, parent)
         cells = range(len(self.before.objects))
         replaced = self._replaced(run, after)
         final = [self._final(cell, leaves, run, after) for cell in cells]
         self.state.commit(final, self.before)
+        for end, item in zip(after.objects, final, strict=True):
+            note_held(end, item)
         for place in replaced:
             place.note()
         for cell in self._rebound_cells(run, after) if not self.static_trips else ():
@@ -968,7 +1051,7 @@ def _is_plain(loop: Loop, chosen: bool | Value) -> bool:
 
 def for_(
     iterable: Any, body: Block, guard: Block | None, get: Any, put: Any, names: tuple[str, ...], assigned: int,
-    items: tuple[str, ...], targets: tuple[str, ...],
+    items: tuple[str, ...], targets: tuple[str, ...], tables: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     """Run a `for` statement."""
     if isinstance(iterable, Undefined):
@@ -980,6 +1063,8 @@ def for_(
         trips = counted.trips()
         if isinstance(trips, int) and trips == 0:
             return
+        if tables:
+            refuse_tables(tables, dict(zip(names, get(), strict=True)), trips)
         try:
             refuse_try()
             Loop(state, body, guard, counted, items).trace()

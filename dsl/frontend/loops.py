@@ -42,6 +42,7 @@ __all__ = [
     "Unrolled",
     "as_counted",
     "count_",
+    "cycle_",
     "enumerate_",
     "finish",
     "range_",
@@ -173,8 +174,46 @@ class Counting(Span):
         if self._taken:
             raise UnsupportedError(
                 "this goes on counting after a loop, whose number of trips the data decides",
-                location=here(), remedy="make another `itertools.count`, from the last number of the loop on",
+                location=here(), remedy="make another `itertools.count` or `cycle`, from where the loop ended on",
             )  # fmt: skip
+
+
+class Cycling(Counting):
+    """`itertools.cycle(items)` of numbers, tuples of numbers or the rows of an array, as many as `count`."""
+
+    def __init__(self, items: Any, count: int, start: Any = 0) -> None:
+        super().__init__(start)
+        self.items, self.count = items, count
+
+    def item(self, trip: Any) -> Any:
+        return self._at(super().item(trip))
+
+    def __next__(self) -> Any:
+        return self._at(super().__next__())
+
+    def rest(self, count: int) -> Cycling:
+        return Cycling(self.items, self.count, self.start + count)
+
+    def _at(self, place: Any) -> Any:
+        """Return the item at a place, which perhaps only the program knows."""
+        from dsl.frontend.sequences import of_numbers
+
+        place = place % self.count
+        listed = isinstance(self.items, list) and isinstance(place, Traced)
+        items: Any = of_numbers(self.items) if listed else self.items
+        return items[place]
+
+
+def cycle_(items: Any) -> Any:
+    """`itertools.cycle`; Python itself goes over items that are not alike, or whose number is not known."""
+    from dsl.frontend.sequences import of_numbers
+
+    items = forwarded(items)
+    if isinstance(items, Traced) and items.ndim and isinstance(items.type.shape[0], int):
+        count = items.type.shape[0]
+        return Cycling(items, count) if count else itertools.cycle([])
+    known = isinstance(items, (list, tuple, range)) and of_numbers(items) is not None
+    return Cycling(list(items), len(items)) if known else itertools.cycle(items)
 
 
 # More trips than any loop makes.

@@ -37,20 +37,33 @@ def refuse_try() -> None:
 
 
 def grow_lists(
-    state: State, before: Snapshot, afters: list[Snapshot], unrollable: bool = False
+    state: State,
+    before: Snapshot,
+    afters: list[Snapshot],
+    named: dict[int, set[Storage]],
+    unrollable: bool = False,
 ) -> bool:
-    """Make traced lists of variables that hold lists of other lengths after a block than before; tell whether there were any."""
+    """Make traced lists of variables that hold lists of other lengths after a block than before; tell whether there were any.
+
+    `named` are arrays in lists that have other names too, by the ids of the lists.
+    """
     made: list[TracedList] = []
     for cell, item in enumerate(before.objects):
         if any(a.structures[cell] != before.structures[cell] for a in afters):
             ends = [unflatten(a.structures[cell], a.leaves[cell]) for a in afters]
-            _grow(item, ends, unrollable, made)
+            _grow(item, ends, named, unrollable, made)
     if made:
         state.put([forwarded(item) for item in before.objects])
     return bool(made)
 
 
-def _grow(item: Any, ends: list[Any], unrollable: bool, made: list[TracedList]) -> None:
+def _grow(
+    item: Any,
+    ends: list[Any],
+    named: dict[int, set[Storage]],
+    unrollable: bool,
+    made: list[TracedList],
+) -> None:
     """Make traced lists of a list that has other lengths at the ends, and of those inside a container."""
     if forwarded(item) is not item:
         return
@@ -61,13 +74,14 @@ def _grow(item: Any, ends: list[Any], unrollable: bool, made: list[TracedList]) 
             found = grown.spec() if grown is not None else _list_spec(lists)
             if found is not None and (grown is not None or not unrollable):
                 made.append(as_traced_list(item, *found))
+                made[-1].note_items(item, named.get(id(item), set()))
                 item[:] = [Forward(made[-1])]
                 if id(item) in the_trace().deques:
                     the_trace().deques[id(made[-1])] = made[-1]
             return
     inner = [_containers_in(end) for end in ends]
     for key, part in _containers_in(item).items():
-        _grow(part, [each[key] for each in inner if key in each], unrollable, made)
+        _grow(part, [each[key] for each in inner if key in each], named, unrollable, made)
 
 
 def _containers_in(item: Any) -> dict[Any, Any]:

@@ -43,6 +43,7 @@ from dsl.frontend.objects import is_plain_class, is_plain_type, note_made, was_m
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.regions import emit_raise, trying
 from dsl.frontend.scopes import Capture, Storage, current_scope, current_trace, here
+from dsl.frontend.searches import SEARCHES
 from dsl.frontend.state import (
     Undefined,
     held_by,
@@ -248,7 +249,7 @@ class Runtime:
         if isinstance(key, Traced) and isinstance(obj, BoundedDeque):
             obj = list(obj)
         if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
-            numbers = _chosen_from(obj, key)
+            numbers = _chosen_from(obj, key, constant=_holds_numbers(obj))
             if numbers is not None:
                 picked = numbers[key]
                 note_pick(picked, obj)
@@ -293,7 +294,10 @@ class Runtime:
 
     def aug_setitem(self, obj: Any, key: Any, op: str, value: Any) -> None:
         """`obj[key] op= value`."""
-        self.setitem(obj, key, self.aug(self.getitem(obj, key), op, value))
+        old = self.getitem(obj, key)
+        new = self.aug(old, op, value)
+        if new is not old or not _is_captured(obj, key, new):
+            self.setitem(obj, key, new)
 
     def aug(self, target: Any, op: str, value: Any) -> Any:
         """`target op= value`, returning what the target becomes."""
@@ -550,9 +554,27 @@ def _call_inside(held: TracedOptional, name: str, *args: Any, **kwargs: Any) -> 
     )
 
 
-def _chosen_from(items: Any, key: Traced) -> TracedList | None:
-    """Return a list or tuple of numbers as a traced list, for an index that the data decides; None if Python can take it."""
-    inside = isinstance(items, (list, tuple)) and id(items) not in the_trace().outside
+def _is_captured(obj: Any, key: Any, value: Any) -> bool:
+    """Tell whether an array that was changed in place is that of a list or dict from outside, where it stays."""
+    trace = current_trace()
+    if trace is None or not isinstance(obj, (list, dict)) or isinstance(key, Traced):
+        return False
+    return trace.by_array.get(id(obj[key])) is value
+
+
+def _holds_numbers(items: Any) -> bool:
+    """Tell whether a list or tuple holds numbers alone, which stay as they are while the compiled function is used."""
+    numbers = (int, float, complex, np.generic)
+    return isinstance(items, (list, tuple)) and all(isinstance(item, numbers) for item in items)
+
+
+def _chosen_from(items: Any, key: Traced, *, constant: bool = False) -> TracedList | None:
+    """Return a list or tuple of numbers as a traced list, for an index that the data decides; None if Python can take it.
+
+    One from outside the function must be `constant`: it is not to be changed.
+    """
+    outside = id(items) in the_trace().outside and not constant
+    inside = isinstance(items, (list, tuple)) and not outside
     given = key.dtype.kind not in "iu" or key.ndim or sequences().is_given(key)
     return sequences().of_numbers(items) if inside and not given else None
 
@@ -1762,7 +1784,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.complex: lambda *args, **kwargs: _complex(*args, **kwargs), builtins.bool: _bool, builtins.print: print_,
     builtins.min: _extreme(min, _less, "min"), builtins.max: _extreme(max, _more, "max"), builtins.sum: _sum,
     builtins.abs: _abs, builtins.any: _any, builtins.all: _all, builtins.pow: _pow, builtins.map: _map, builtins.filter: _filter,
-    builtins.next: _next, builtins.iter: _iter, itertools.count: loops.count_,
+    builtins.next: _next, builtins.iter: _iter, itertools.count: loops.count_, itertools.cycle: loops.cycle_,
     builtins.sorted: _sorted, builtins.isinstance: _isinstance, builtins.type: _type, builtins.round: _round,
     builtins.list: _list, builtins.format: _format, warnings.warn: _warn,
     np.poly1d: _poly1d,
@@ -1938,7 +1960,7 @@ def _nditer(x: Any, *args: Any, **kwargs: Any) -> Any:
     return loops.Rows(x.reshape(-1))
 
 
-_BUILTINS.update({np.fromiter: _fromiter, np.nditer: _nditer})
+_BUILTINS.update({np.fromiter: _fromiter, np.nditer: _nditer, **SEARCHES})
 _BUILTINS.update({math.isclose: _isclose, math.dist: _dist, math.prod: _prod, math.fsum: _fsum})
 _math("isqrt", _isqrt, _as_index)
 _ = (BOOL, Storage, indexing, ufuncs)

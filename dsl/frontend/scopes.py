@@ -142,10 +142,13 @@ class Storage:
         "origin",
         "outside",
         "scope",
+        "shares",
         "shown",
+        "stale",
         "strides",
         "value",
         "version",
+        "viewers",
         "written",
     )
 
@@ -163,6 +166,12 @@ class Storage:
         self.shown: tuple[weakref.ref[Storage], tuple[Any, ...]] | None = None
         self.ambiguous: list[weakref.ref[Storage]] = []
         self.aliases: list[Alias] = []
+        # Those that stand for the same arrays, as items of a list or in variables.
+        self.shares: list[Any] = []
+        # Refuses to read it, as another that stands for the same arrays was changed.
+        self.stale: Callable[[], Any] | None = None
+        # Parts that were taken of it as items of a list, each with the scope that took it.
+        self.viewers: list[tuple[Any, Scope]] | None = None
         self.defined: tuple[Value, Scope, str] | None = None
         # Refuses to read a variable of one branch where no further condition is asked.
         self.half: Callable[[], Any] | None = None
@@ -177,6 +186,8 @@ class Storage:
             )  # fmt: skip
         if self.defined is not None:
             current_scope().check_defined(self)
+        if self.stale is not None:
+            self.stale()
         return self.contents()
 
     def contents(self) -> Value:
@@ -186,6 +197,8 @@ class Storage:
     def set(self, value: Value) -> None:
         """Replace the contents."""
         self._refuse_ambiguous(_Chains())
+        if self.shares:
+            _refuse_shared(self, ())
         self._replace(value)
         if self.aliases:
             self._spread(value, None, [self], _Chains())
@@ -208,6 +221,8 @@ class Storage:
             if any(other is s for s in path) or not edge.scope.encloses(scope):
                 continue
             chains.follow(len(path))
+            if other.shares:
+                _refuse_shared(other, path)
             link_holds = scope.local(edge.when, edge.scope)
             both = link_holds if same is None else scope.emit("logical_and", same, link_holds)
             other._replace(scope.emit("where", both, value, other.contents()))
@@ -239,6 +254,12 @@ class Storage:
                 location=here(),
                 remedy=f"copy the array in the branch: `y = x.copy()` (the branch's result was made at {storage.loc})",
             )
+
+
+def _refuse_shared(storage: Storage, path: Iterable[Storage]) -> None:
+    from dsl.frontend.sharing import refuse_shared
+
+    refuse_shared(storage, path)
 
 
 class _Chains:
@@ -485,6 +506,8 @@ class Trace:
         self.chosen: dict[int, Any] = {}
         self.chosen_from: dict[int, tuple[Any, list[Any]]] = {}
         self.stale: dict[int, Any] = {}
+        self.held: dict[int, tuple[Any, Any]] = {}  # containers that traced lists have copies of
+        self.outdated: list[Storage] = []  # those that must not be read any more
         self.trial = False  # for sizes that are symbols; if it fails, those of the call are taken
         self._calls: dict[
             Any, list[int]

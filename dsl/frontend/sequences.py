@@ -14,6 +14,7 @@ import numpy as np
 
 from dsl.errors import NonConcreteError, UnsupportedError
 from dsl.frontend import loops
+from dsl.frontend.choices import named_elsewhere
 from dsl.frontend.iterators import rest_of
 from dsl.frontend.leaves import info_of, the_trace
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
@@ -182,7 +183,7 @@ def ordered(items: TracedList, key: Any, reverse: bool) -> Any:
             location=here(), remedy="sort by numbers",
         )  # fmt: skip
     order = _FUNCTIONS["lexsort"](tuple(keys.columns[::-1]))
-    return TracedList(items.layout, [column[order] for column in items.columns])
+    return items._also_in(TracedList(items.layout, [column[order] for column in items.columns]))
 
 
 def first(items: TracedList, key: Any, reverse: bool) -> Any:
@@ -293,6 +294,7 @@ def extended(items: list[Any], more: Any) -> None:
             "a list is extended by items of another kind, as many as the data decides", location=here(),
             remedy="keep a list for each kind of item",
         )  # fmt: skip
+    made.note_items(items, named_elsewhere(items))
     made.extend(source)
     items[:] = [Forward(made)]
 

@@ -69,6 +69,8 @@ class Traced:
         type: TensorType | None = None,
     ) -> None:
         self.storage, self.views, self.kind, self._type = storage, views, kind, type
+        if views and storage.viewers is not None and (trace := current_trace()) is not None:
+            storage.viewers.append((weakref.ref(self), trace.scopes[-1]))
 
     if TYPE_CHECKING:  # the operators are set below, from tables
 

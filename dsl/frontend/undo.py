@@ -51,6 +51,7 @@ class _Contents:
         self.value, self.scope, self.written = storage.value, storage.scope, storage.written
         self.outside = storage.outside
         self.aliases, self.ambiguous = list(storage.aliases), list(storage.ambiguous)
+        self.shares = storage.shares
 
     def put_back(self) -> None:
         storage = self.storage
@@ -58,3 +59,4 @@ class _Contents:
             storage.put(self.value, self.scope)
         storage.written, storage.outside = self.written, self.outside
         storage.aliases, storage.ambiguous = self.aliases, self.ambiguous
+        storage.shares = self.shares
