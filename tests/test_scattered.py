@@ -9,7 +9,7 @@ import pytest
 
 import dsl
 
-LARGE = 1 << 19  # doubles: more than a near cache holds
+LARGE = 3 << 19  # doubles: more than a near cache holds, less than the last one
 rng = np.random.default_rng(0)
 
 
@@ -38,6 +38,7 @@ def fetches(function: Any, *args: Any) -> int:
     [
         (LARGE, 5000, 1),
         (1000, 5000, 0),  # a near cache holds it
+        (3 * LARGE, 5000, 0),  # none holds it
         (LARGE, 100, 0),  # it is over soon
     ],
 )

@@ -55,12 +55,14 @@ class Nests(Scattered):
             inner = self.kernel.variables[groups[0][-1]]
             with self.accessing(evaluator, group):
                 plain = self.independent(group, extent)
-                for ends, moves in self.stretches_ahead(evaluator, groups[0], (low, high)):
-                    for at in self.vector_loops(
-                        evaluator, inner, ends, group, plain, one_by_one=moves
-                    ):
-                        self.place(evaluator, groups[0], at)
-                        body()
+                loads = self.pointed_to(groups[0], fn.sub(high, low))
+                if loads:
+                    loops = self.loops_ahead(evaluator, groups[0], (low, high), loads)
+                else:
+                    loops = self.vector_loops(evaluator, inner, (low, high), group, plain)
+                for at in loops:
+                    self.place(evaluator, groups[0], at)
+                    body()
         else:
             told = self.independent(group, extent)
             loop = fn.loop(low, high, metadata=told, as_written=True)

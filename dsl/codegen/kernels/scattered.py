@@ -1,80 +1,71 @@
-"""Fetches elements that index arrays point to into the cache, some points before they are needed.
+"""Fetches elements that index arrays point to from the last cache, some points before they are needed.
 
-Processors foresee what lies in a row, not where data points to: a loop over such elements waits for each that no cache has, or for
-as many as fit into its window. So while a stretch of points is computed, those of the next are asked for. On a Zen 4, elements of arrays
-that the near caches do not hold come in half of the time.
+Processors foresee what lies in a row, not where data points to: a loop over such elements waits for each that is far, or for as many as
+fit into its window. So with each point, the element of one further on is asked for. On a Zen 4 that takes a quarter off the time of
+moving single elements of an array that only the last cache holds, and more where others use that cache as well. It takes longer where
+a near cache holds the array, and where none does: there memory itself is what limits. What computes gains more by vectors.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dsl.codegen.accesses import walk
 from dsl.codegen.evaluate import Evaluator, unchecked
 from dsl.codegen.expressions import Expression, Var
 from dsl.codegen.kernels.vectors import VectorLoops
 from dsl.codegen.llvm import Operand, Value
-from dsl.codegen.plan import Root
 from dsl.ir.types import size_of
 
 __all__ = ["Scattered"]
 
-_STRETCH = 64  # points: that many elements can be on their way
+_AHEAD = 64  # points: that many elements can be on their way
 _FEW = 1024  # points of a loop that is over before it gains
-_HELD = 1 << 20  # bytes of an array that a cache near the processor may hold
+_FAR = (
+    1 << 23,
+    1 << 25,
+)  # bytes of an array that only the last cache holds: more than these, less than those
 _SIMPLE = frozenset(("load", "checked", "const", "index", "register", "given"))
 
 
 class Scattered(VectorLoops):
     """Loops that read where data points to."""
 
-    def stretches_ahead(
-        self, evaluator: Evaluator, group: Sequence[int], ends: tuple[Operand, Operand]
-    ) -> Iterator[tuple[tuple[Operand, Operand], bool]]:
-        """Yield the ends of the stretches of a loop, in a loop of their own where elements are fetched; else those of the loop.
+    def loops_ahead(
+        self, evaluator: Evaluator, group: Sequence[int], ends: tuple[Operand, Operand], loads: list[Expression]
+    ) -> Iterator[Value]:  # fmt: skip
+        """Open a loop over points whose elements have been asked for that asks for others, and one over the last; yield where each is.
 
-        Also whether elements are but moved: one by one, which takes less time than they take to come.
+        Wrong indices are found when it is their turn.
         """
         fn, (low, high) = evaluator.fn, ends
-        loads = [] if fn.module.device else self.pointed_to(self.kernel.variables[group[-1]])
-        extent = fn.sub(high, low)
-        if not loads or (isinstance(extent, int) and extent < _FEW):
-            yield ends, False
-            return
-        with (
-            fn.loop(low, high, _STRETCH, metadata=self.plain(), as_written=True) as start,
-            evaluator.scope(),
-        ):
-            stop = fn.minimum(fn.add(start, _STRETCH), high)
-            self.ask_for(evaluator, group, loads, (stop, fn.minimum(fn.add(stop, _STRETCH), high)))  # fmt: skip
-            yield (start, stop), self.moves()
-
-    def ask_for(
-        self, evaluator: Evaluator, group: Sequence[int], loads: list[Expression], ends: tuple[Operand, Operand]
-    ) -> None:  # fmt: skip
-        """Ask for the elements at some points. Wrong indices are none of its business."""
-        fn = evaluator.fn
-        told = [Value(str(number), "i32") for number in (0, 3, 1)]  # to read, to keep, data
-        looking = dataclasses.replace(evaluator, on_bad=unchecked)
-        with fn.loop(*ends, metadata=self.plain(), as_written=True) as at, looking.scope():
+        middle = fn.maximum(low, fn.sub(high, _AHEAD))
+        with fn.loop(low, middle, metadata=self.plain(), as_written=True) as at, evaluator.scope():
+            looking = dataclasses.replace(
+                evaluator, on_bad=unchecked, points=dict(evaluator.points)
+            )
             for k in group[:-1]:
                 looking.points[self.kernel.variables[k]] = 0
-            looking.points[self.kernel.variables[group[-1]]] = at
-            for e in loads:
-                fn.call("void", "llvm.prefetch.p0", looking.address(self.array_of(e), e.index), *told)  # fmt: skip
+            looking.points[self.kernel.variables[group[-1]]] = fn.add(at, _AHEAD)
+            told = [Value(str(number), "i32") for number in (0, 3, 1)]  # to read, to keep, data
+            with looking.scope():
+                for e in loads:
+                    address = looking.address(self.array_of(e), e.index)
+                    fn.call("void", "llvm.prefetch.p0", address, *told)
+            yield at
+        with fn.loop(middle, high, metadata=self.plain(), as_written=True) as at, evaluator.scope():
+            yield at
 
-    def moves(self) -> bool:
-        """Tell whether nothing is computed of elements."""
-        return all(e.kind != "op" for root in self.parts() for e in walk(root.expression))
-
-    def parts(self) -> Iterable[Root]:
-        return self.kernel.stages[self.current].roots if self.inner else self.kernel.roots
-
-    def pointed_to(self, var: Var) -> list[Expression]:
-        """Return the loads from large arrays at places that data tells, another one at each point."""
-        found = {e: None for root in self.parts() for e in walk(root.expression) if self.is_scattered(e, var)}  # fmt: skip
-        return list(found)
+    def pointed_to(self, group: Sequence[int], points: Operand) -> list[Expression]:
+        """Return the loads from large arrays at places that data tells, another one at each point, if all is but moved."""
+        roots = self.kernel.stages[self.current].roots if self.inner else self.kernel.roots
+        parts = dict.fromkeys(e for root in roots for e in walk(root.expression))
+        few = isinstance(points, int) and points < _FEW
+        if few or self.module.device or any(e.kind == "op" for e in parts):
+            return []
+        var = self.kernel.variables[group[-1]]
+        return [e for e in parts if self.is_scattered(e, var)]
 
     def is_scattered(self, e: Expression, var: Var) -> bool:
         if e.kind != "load" or self.is_own(e):
@@ -85,4 +76,4 @@ class Scattered(VectorLoops):
             return False
         assert e.value is not None
         size = size_of(e.value.shape)
-        return not isinstance(size, int) or size * e.dtype.itemsize > _HELD
+        return isinstance(size, int) and _FAR[0] < size * e.dtype.itemsize < _FAR[1]

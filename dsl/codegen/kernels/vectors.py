@@ -188,7 +188,7 @@ class VectorLoops(Space, WideLoops):
 
     def vector_loops(
         self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], group: str, otherwise: str, *,
-        dense: bool = False, one_by_one: bool = False,
+        dense: bool = False,
     ) -> Iterator[Value]:  # fmt: skip
         """Open, one after the other, the loops that together go from one end to the other; yield where each is.
 
@@ -198,7 +198,7 @@ class VectorLoops(Space, WideLoops):
         decides, and may call the routines for one register. In short ones functions are inlined.
         """
         fn = evaluator.fn
-        if self.kernel.plain or one_by_one:
+        if self.kernel.plain:
             with fn.loop(*ends, metadata=self.plain(), as_written=True) as at, evaluator.scope():
                 yield at
             return
