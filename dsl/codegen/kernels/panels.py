@@ -16,8 +16,8 @@ from dsl.codegen.accesses import ceil_div, is_costly, start_value, walk
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.elementwise.reals import MATH
 from dsl.codegen.evaluate import literal
-from dsl.codegen.expressions import Affine, Expression
-from dsl.codegen.kernels.rows import Room, Rows
+from dsl.codegen.expressions import Affine, Expression, identity_index
+from dsl.codegen.kernels.rows import Room, Rows, Scratch, Temporaries
 from dsl.codegen.kernels.vectors import fits_registers
 from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.plan import Root, Stage
@@ -28,6 +28,8 @@ __all__ = ["Panels"]
 
 _TILE = 512  # columns of a panel: narrow ones touch a page for a few cache lines
 _PANEL = 1 << 23  # bytes of a panel that is swept several times: a share of the last cache
+_COPY = 1 << 21  # bytes of one that is copied by the first sweep
+_NEAR, _HELD = 1 << 20, 1 << 26  # bytes of arrays that a near cache and the last one hold
 _FEW = 16  # columns of a panel that LLVM must not unroll
 _OUTER = (
     16.0  # points of the loops around that threads can share: then a panel may have all columns
@@ -78,7 +80,36 @@ class Panels(Rows):
             return _TILE
         widest = max(root.value.dtype.itemsize for root in self.kernel.roots)
         column = self.elements_of([sorted(self.inner)]) * widest
-        return max(_TILE // 4, min(_TILE, int(_PANEL / max(column, 1)) // 64 * 64))
+        panel = _COPY if self.read_again() else _PANEL
+        return max(_TILE // 4, min(_TILE, int(panel / max(column, 1)) // 64 * 64))
+
+    def read_again(self) -> dict[Expression, list[int]]:
+        """Return the loads of operands' elements, each at its own point, that the first of several sweeps copies, and these sweeps.
+
+        Rows of a panel that are as far apart as a power of two share a few sets of the caches; the copy's follow one another. That
+        is worth it if another value takes the copy's place, or if no cache holds the array.
+        """
+        found: dict[Expression, list[int]] = {}
+        whole = identity_index(self.kernel.variables)
+        for number, stage in enumerate(self.kernel.stages):
+            for e in {e for root in stage.roots for e in walk(root.expression)}:
+                if e.kind == "load" and e.value not in self.roots and e.index == whole:
+                    found.setdefault(e, []).append(number)
+        size = self.elements_of([[k] for k in range(len(self.kernel.variables))])
+        return {
+            e: sweeps
+            for e, sweeps in found.items()
+            if len(sweeps) > 1
+            and size * e.dtype.itemsize > (_NEAR if self.follower(e, sweeps) else _HELD)
+        }
+
+    def follower(self, e: Expression, sweeps: list[int]) -> Root | None:
+        """Return a value that waits for a later stage where the copy of what a load reads was, which it is the last to be computed from."""
+        for root in self.kernel.roots:
+            alike = e.dtype == root.value.dtype and e.index == root.index
+            if alike and sweeps[-1] == root.stage and self.waits(root):
+                return root
+        return None
 
 
 class Panel:
@@ -92,7 +123,10 @@ class Panel:
         self.evaluator.points.update(
             dict.fromkeys(before, 0)
         )  # the last one carries the place of all
-        self.temps, self.release = kernel.temporaries(fn, tile)
+        self.scratch = Scratch(kernel, fn, tile)
+        self.sweeps = kernel.read_again()
+        self.copies = {e: self.scratch.take(e.dtype) for e in self.sweeps}
+        self.temps, self.free_temps = kernel.temporaries(fn, tile, self.after_copies())
         self.vectors: dict[Any, Array] = {}
         for root in kernel.kernel.roots:
             if root.reduce or kernel.kernel.stages[root.stage].per_row:
@@ -100,6 +134,15 @@ class Panel:
         self.left: Operand = 0
         self.width: Operand = tile
         self.column: Operand = 0
+
+    def release(self) -> None:
+        self.free_temps()
+        self.scratch.release()
+
+    def after_copies(self) -> Temporaries:
+        """Return the values that take the place of a copy."""
+        pairs = [(self.k.follower(e, self.sweeps[e]), room) for e, room in self.copies.items()]
+        return {root.value: room for root, room in pairs if root is not None}
 
     def vector(self, dtype: np.dtype) -> Array:
         pointer = self.fn.alloca(max(16, self.tile * dtype.itemsize), 64)
@@ -253,6 +296,10 @@ class Panel:
         for e, vector in ready.items():
             evaluator.scopes[-1][e] = self.take(vector)
         values = [evaluator.value(root.expression) for root in stage.roots]
+        for e, room in self.copies.items():
+            if self.sweeps[e][0] == self.k.current:
+                address = self.temp_address(room, e.index)
+                store_scalar(fn, e.dtype, evaluator.value(e), address, evaluator.metadata)
         for root, value in zip(stage.roots, values):
             if root.reduce:
                 vector = self.vectors[root.value]
@@ -279,7 +326,10 @@ class Panel:
     def fetch(self, e: Expression) -> Scalar | None:
         root = self.k.root_of(e)
         if root is None:
-            return None
+            if e not in self.copies or self.sweeps[e][0] == self.k.current:
+                return None
+            address = self.temp_address(self.copies[e], e.index)
+            return load_scalar(self.fn, e.dtype, address, self.evaluator.metadata)
         if root.value in self.vectors:
             return self.take(self.vectors[root.value])
         if root.stage == self.k.current and e.index == root.index:

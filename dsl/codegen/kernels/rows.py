@@ -11,18 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from dsl.codegen import elementwise
 from dsl.codegen.accesses import contiguous, start_value
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.evaluate import Evaluator, literal
 from dsl.codegen.expressions import Affine, Expression
 from dsl.codegen.kernels.ahead import Ahead
+from dsl.codegen.kernels.space import Space
 from dsl.codegen.kernels.turned import ACROSS, OUTER, Turned
 from dsl.codegen.llvm import Function, Operand, Value, Variable, read
 from dsl.codegen.plan import Root, Stage, reads_of
 from dsl.ir import graph as ir
 
-__all__ = ["Accumulators", "Results", "Rows", "Temporaries"]
+__all__ = ["Accumulators", "Results", "Room", "Rows", "Scratch", "Temporaries"]
 
 _STACK = 16 * 1024  # bytes of scratch on the stack; more comes from the allocator
 
@@ -39,6 +42,40 @@ class Room:
 
 
 Temporaries = dict[ir.Value, Room]
+
+
+class Scratch:
+    """Memory for one row at a time, times some columns, of several values."""
+
+    def __init__(self, space: Space, fn: Function, width: int) -> None:
+        dims = [space.host.dim(space.kernel.variables[k].extent) for k in sorted(space.inner)]
+        self.fn, self.dims = fn, tuple(dims) if width == 1 else (*dims, width)
+        self.pointers: list[Value] = []
+
+    def size(self, dtype: np.dtype) -> Operand:
+        size: Operand = dtype.itemsize
+        for dim in self.dims:
+            size = self.fn.mul(size, dim)
+        return size
+
+    def is_short(self, dtype: np.dtype) -> bool:
+        """Tell whether it goes onto the stack."""
+        size = self.size(dtype)
+        return isinstance(size, int) and size <= _STACK
+
+    def take(self, dtype: np.dtype) -> Room:
+        fn, size = self.fn, self.size(dtype)
+        if self.is_short(dtype):
+            assert isinstance(size, int)
+            pointer = fn.alloca(max(size, 16), 64)
+        else:
+            pointer = fn.call("ptr", "dsl_alloc", fn.as_value(size, "i64"))
+            self.pointers.append(pointer)
+        return Room(Array(dtype, pointer, self.dims, contiguous(fn, self.dims)))
+
+    def release(self) -> None:
+        for pointer in self.pointers:
+            self.fn.call("void", "dsl_free", pointer)
 
 
 class Rows(Turned):
@@ -213,44 +250,26 @@ class Rows(Turned):
 
     # -- scratch memory ----------------------------------------------------------------------------------------------
 
-    def temporaries(self, fn: Function, width: int) -> tuple[Temporaries, Callable[[], None]]:
+    def temporaries(
+        self, fn: Function, width: int, given: Temporaries | None = None
+    ) -> tuple[Temporaries, Callable[[], None]]:
         """Make room for one row (times `width` columns) of each value that a later stage reads and nobody else."""
-        made: Temporaries = {}
-        lent: set[ir.Value] = (
-            set()
-        )  # results whose memory has something else until they are computed
-        to_free: list[Value] = []
-        dims = [self.host.dim(self.kernel.variables[k].extent) for k in sorted(self.inner)]
-        if width > 1:
-            dims.append(width)
+        made, lent, scratch = dict(given or {}), set[ir.Value](), Scratch(self, fn, width)
         for root in self.kernel.roots:
-            if (
-                root.reduce
-                or root.value in self.stores
-                or self.kernel.stages[root.stage].per_row
-                or not self.read_later(root)
-            ):
+            if root.value in made or not self.waits(root):
                 continue
-            size: Operand = root.value.dtype.itemsize
-            for dim in dims:
-                size = fn.mul(size, dim)
-            if isinstance(size, int) and size <= _STACK:
-                pointer = fn.alloca(max(size, 16), 64)
-            elif (found := self.later_result(root)) is not None and found not in lent:
-                lent.add(found)
+            found = None if scratch.is_short(root.value.dtype) else self.later_result(root)
+            if found is not None and found not in lent:
+                lent.add(found)  # it has something else until it is computed
                 made[root.value] = Room(self.stores[found], is_result=True)
-                continue
             else:
-                pointer = fn.call("ptr", "dsl_alloc", fn.as_value(size, "i64"))
-                to_free.append(pointer)
-            array = Array(root.value.dtype, pointer, tuple(dims), contiguous(fn, dims))
-            made[root.value] = Room(array)
+                made[root.value] = scratch.take(root.value.dtype)
+        return made, scratch.release
 
-        def release() -> None:
-            for pointer in to_free:
-                fn.call("void", "dsl_free", pointer)
-
-        return made, release
+    def waits(self, root: Root) -> bool:
+        """Tell whether a root needs memory until a later stage reads it, and nobody else does."""
+        own = root.reduce or root.value in self.stores or self.kernel.stages[root.stage].per_row
+        return not own and self.read_later(root)
 
     def later_result(self, root: Root) -> ir.Value | None:
         """Return a result of a later stage that is stored where this root could be until then: read there, and nowhere after.
