@@ -629,6 +629,40 @@ def test_an_error_leaves_the_function_usable() -> None:
         assert compiled(X, 6) == 15.0
 
 
+def columns(x):
+    e = np.exp(x - x.max(axis=0, keepdims=True))
+    return e / e.sum(axis=0, keepdims=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by the system's call")
+def test_scratch_memory_that_cannot_be_had() -> None:
+    """The result can be had, what a thread needs meanwhile cannot."""
+    text = (
+        "import resource, sys\n"
+        f"sys.path[:0] = {sys.path!r}\n"
+        "import numpy as np, dsl\n"
+        "from dsl.codegen.cpu import memory\n"
+        "from test_native_errors import columns\n"
+        "x = np.ones((4100, 300))\n"
+        "compiled = dsl.jit(columns)\n"
+        "compiled(x)\n"
+        "memory.release_cached()\n"
+        "with open('/proc/self/statm') as file:\n"
+        "    used = int(file.read().split()[0]) * resource.getpagesize()\n"
+        "before = resource.getrlimit(resource.RLIMIT_AS)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (14 << 20), before[1]))\n"
+        "try:\n"
+        "    compiled(x)\n"
+        "except MemoryError:\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, before)\n"
+        "    print('MemoryError', compiled(x).sum().round())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("MemoryError 300.0\n", "")
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("number", [np.nan, 1e30, -1e30, np.inf, 10.0, -11.0])
 def test_floats_that_are_no_index(number: float, dtype: Any) -> None:

@@ -169,8 +169,7 @@ class Program:
             missing.append(fn.compare("eq", pointer, Value("null", "ptr")))
         if missing:
             with fn.if_(reduce(fn.either, missing), unlikely=True):
-                self.status.set(STATUS.MEMORY)
-                fn.branch(self.exit)
+                self.lacks_memory()
         fn.branch(body)
 
     def emit_exit(self) -> None:
@@ -279,8 +278,11 @@ class Program:
     def check_memory(self, pointer: Value) -> None:
         fn = self.fn
         with fn.if_(fn.compare("eq", pointer, Value("null", "ptr")), unlikely=True):
-            self.status.set(STATUS.MEMORY)
-            fn.branch(self.exit)
+            self.lacks_memory()
+
+    def lacks_memory(self) -> None:
+        self.status.set(STATUS.MEMORY)
+        self.fn.branch(self.exit)
 
     # -- slots -------------------------------------------------------------------------------------------------------
 

@@ -213,6 +213,10 @@ class Region:
         """Whether indices are checked."""
         return self.program.checks
 
+    def lacks_memory(self) -> None:
+        """End the program: memory cannot be had."""
+        self.program.lacks_memory()
+
     def fail_expression(self, fn: Function, bad: Value, e: Expression, number: Value) -> None:
         if e.kind == "checked":
             assert e.node is not None

@@ -144,6 +144,9 @@ class Source:
     def borrow(self, size: DimLike, note: str) -> tuple[Value, Callable[[], None]]:
         raise AssertionError("a kernel on a GPU takes no workspace of the host's program")
 
+    def lacks_memory(self) -> None:
+        raise AssertionError("a kernel on a GPU asks for no memory")
+
     def fail_expression(self, fn: Function, bad: Value, e: Expression, number: Value) -> None:
         raise AssertionError("a kernel on a GPU cannot stop the program")
 

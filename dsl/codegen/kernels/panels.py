@@ -73,6 +73,7 @@ class Panels(Rows):
 
         work = self.cost(self.kernel.stages) * self.elements_of(swept) * tile
         self.parallel(host.mul(panels, rest), work, body)
+        self.end_if_short()
 
     def tile(self) -> int:
         """Return how many columns a panel has: few enough that what is swept again is still in the cache."""
@@ -126,6 +127,7 @@ class Panel:
         self.scratch = Scratch(kernel, fn, tile)
         self.sweeps = kernel.read_again()
         self.copies = {e: self.scratch.take(e.dtype) for e in self.sweeps}
+        kernel.secure(fn, self.scratch.pointers)
         self.temps, self.free_temps = kernel.temporaries(fn, tile, self.after_copies())
         self.vectors: dict[Any, Array] = {}
         for root in kernel.kernel.roots:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 
@@ -81,6 +81,8 @@ class Scratch:
 class Rows(Turned):
     """One row after another, each in all its stages."""
 
+    short: Value | None = None  # where threads say that they had no memory
+
     def rows(self) -> None:
         host = self.host.fn
         kept, swept = self.merged(self.kept), self.merged(sorted(self.inner))
@@ -105,6 +107,7 @@ class Rows(Turned):
 
         count = self.extent(host, [k for g in outer for k in g])
         self.parallel(count, self.cost(self.kernel.stages) * self.elements_of(rest + swept), body)
+        self.end_if_short()
         give_back()
 
     def turn_lanes(self, host: Function) -> Callable[[], None]:
@@ -264,7 +267,34 @@ class Rows(Turned):
                 made[root.value] = Room(self.stores[found], is_result=True)
             else:
                 made[root.value] = scratch.take(root.value.dtype)
+        self.secure(fn, scratch.pointers)
         return made, scratch.release
+
+    def secure(self, fn: Function, pointers: Sequence[Value]) -> None:
+        """End this thread's share if memory for it cannot be had; the program ends after the others' shares."""
+        if not pointers:
+            return
+        host = self.host.fn
+        if fn is not host and self.short is None:
+            self.short = host.alloca(8)
+            host.store(Value("0", "i64"), self.short)
+        null = Value("null", "ptr")
+        missing = reduce(fn.either, [fn.compare("eq", pointer, null) for pointer in pointers])
+        with fn.if_(missing, unlikely=True):
+            for pointer in pointers:
+                fn.call("void", "dsl_free", pointer)
+            if self.short is None:
+                self.host.lacks_memory()
+            else:
+                fn.store(Value("1", "i64"), fn.use(self.short))
+                fn.ret()
+
+    def end_if_short(self) -> None:
+        """End the program if a thread could not have its memory."""
+        if self.short is not None:
+            host = self.host.fn
+            with host.if_(host.compare("ne", host.load("i64", self.short), 0), unlikely=True):
+                self.host.lacks_memory()
 
     def waits(self, root: Root) -> bool:
         """Tell whether a root needs memory until a later stage reads it, and nobody else does."""
