@@ -14,12 +14,12 @@ import numpy as np
 
 from dsl.errors import NonConcreteError, UnsupportedError
 from dsl.frontend import loops
+from dsl.frontend.calls import call, converted
 from dsl.frontend.choices import named_elsewhere
 from dsl.frontend.iterators import rest_of
 from dsl.frontend.leaves import info_of, the_trace
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.regions import discard
-from dsl.frontend.runtime import call, converted
 from dsl.frontend.scopes import Scope, current_scope, here
 from dsl.frontend.state import Undefined, is_numeric
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, concrete, fresh, lift, read
@@ -30,6 +30,7 @@ __all__ = [
     "again",
     "alike",
     "are_decided",
+    "chosen_from",
     "collected",
     "compared",
     "equal_to",
@@ -102,6 +103,17 @@ def of_numbers(items: Any) -> TracedList | None:
     """Return a Python list or tuple as a traced list, if its items are alike and numbers, or tuples of numbers."""
     made = alike(list(items))
     return None if made is None or any(column.ndim > 1 for column in made.columns) else made
+
+
+def chosen_from(items: Any, key: Traced, *, constant: bool = False) -> TracedList | None:
+    """Return a list or tuple of numbers as a traced list, for an index that the data decides; None if Python can take it.
+
+    One from outside the function must be `constant`: it is not to be changed.
+    """
+    outside = id(items) in the_trace().outside and not constant
+    inside = isinstance(items, (list, tuple)) and not outside
+    given = key.dtype.kind not in "iu" or key.ndim or is_given(key)
+    return of_numbers(items) if inside and not given else None
 
 
 def _alike(items: Any, other: Any) -> TracedList | None:
