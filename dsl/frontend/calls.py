@@ -36,11 +36,11 @@ from dsl.frontend.traced import _FUNCTIONS, Traced, lift
 from dsl.frontend.trees import forwarded
 from dsl.frontend.ufuncs import SPECIAL, special_function
 from dsl.frontend.user_code import (
-    is_of_this_package,
     is_polynomial,
     is_traced_code,
     is_users,
     own_method,
+    package_of,
 )
 
 __all__ = ["BUILTINS", "LIST_METHODS", "RUNTIME", "call", "converted"]
@@ -194,17 +194,13 @@ def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
 def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     if is_converted(fn) or not is_traced_code(fn, (*args, *kwargs.values())):
         _refuse_random(fn)
-        if (
-            not is_converted(fn)
-            and (getattr(fn, "__module__", "") or "").split(".")[0] == "numpy"
-            and has_traced(args)
-        ):
+        if not is_converted(fn) and package_of(fn) == "numpy" and has_traced(args):
             try:
                 return fn(*args, **kwargs)
             except NonConcreteError:
                 raise unsupported(fn) from None
         result = fn(*args, **kwargs)
-        return result if is_converted(fn) or is_of_this_package(fn) else adopt(result)
+        return result if is_converted(fn) or package_of(fn) == "dsl" else adopt(result)
     return converted(fn)(*args, **kwargs)
 
 

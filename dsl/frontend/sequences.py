@@ -159,9 +159,9 @@ _LOOPS: dict[str, tuple[Any, bool, bool]] = {
 def of_length(items: TracedList, count: int) -> list[Any]:
     """Return the items of a list that is taken apart into so many; the program raises if it is of another length."""
     length = items.length()
-    _require_length(length <= count, f"too many values to unpack (expected {count})")
+    _require(length <= count, f"too many values to unpack (expected {count})")
     few = f"not enough values to unpack (expected {count}, got {{}})"
-    _require_length(length >= count, few, length)
+    _require(length >= count, few, length)
     return [items[k] for k in range(count)]
 
 
@@ -169,12 +169,12 @@ def split_around(items: TracedList, before: int, after: int) -> list[Any]:
     """Return the first and last items of a list, and between them the list of all others."""
     length, least = items.length(), before + after
     few = f"not enough values to unpack (expected at least {least}, got {{}})"
-    _require_length(length >= least, few, length)
+    _require(length >= least, few, length)
     middle = items[before : length - after]
     return [*(items[k] for k in range(before)), middle, *(items[k] for k in range(-after, 0))]
 
 
-def _require_length(test: Any, message: str, *values: Any) -> None:
+def _require(test: Any, message: str, *values: Any) -> None:
     inputs = [read(lift(item)) for item in (test, *values)]
     current_scope().node("assert", inputs, {"message": message, "error": "ValueError"})
 
@@ -204,8 +204,7 @@ def first(items: TracedList, key: Any, reverse: bool) -> Any:
     empty = f"{name}() iterable argument is empty"
     if isinstance(items.length(), int) and items.length() == 0:
         raise ValueError(empty)
-    error = {"message": empty, "error": "ValueError"}
-    current_scope().node("assert", (read(lift(items.length() > 0)),), error)
+    _require(items.length() > 0, empty)
     return ordered(items, key, reverse)[0]
 
 

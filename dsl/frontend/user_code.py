@@ -10,11 +10,11 @@ from dsl.frontend.library import has_traced
 
 __all__ = [
     "is_generated_method",
-    "is_of_this_package",
     "is_polynomial",
     "is_traced_code",
     "is_users",
     "own_method",
+    "package_of",
 ]
 
 # Packages whose functions run as they are.
@@ -36,8 +36,12 @@ _NOT_CONVERTED -= {"__main__", "this", "antigravity"}
 
 def is_users(fn: Any) -> bool:
     """Tell whether a function or a class is the user's, by the package that it is in."""
-    root = (getattr(fn, "__module__", None) or "").split(".")[0]
-    return root not in _NOT_CONVERTED
+    return package_of(fn) not in _NOT_CONVERTED
+
+
+def package_of(fn: Any) -> str:
+    """Return the name of the package that a function or a class is in."""
+    return (getattr(fn, "__module__", None) or "").split(".")[0]
 
 
 def is_traced_code(fn: types.FunctionType, args: Any) -> bool:
@@ -49,11 +53,6 @@ def is_polynomial(fn: Any) -> bool:
     """Tell whether `fn` is one of NumPy's polynomials: plain Python over arrays, which traces as a user's functions do."""
     module = getattr(fn, "__module__", None) or ""
     return module.startswith(("numpy.polynomial.", "numpy.lib._polynomial_impl"))
-
-
-def is_of_this_package(fn: types.FunctionType) -> bool:
-    """Tell whether a function is part of dsl."""
-    return (getattr(fn, "__module__", None) or "").split(".")[0] == "dsl"
 
 
 def own_method(item: Any, name: str) -> types.FunctionType | None:
