@@ -35,7 +35,7 @@ from dsl.errors import (
     UnsupportedError,
 )
 from dsl.frontend import functions, library
-from dsl.frontend.runtime import call as call_traced
+from dsl.frontend.calls import call as call_traced
 from dsl.frontend.scopes import current_trace, device_of_calls
 from dsl.frontend.signature import Arguments, Leaf, Needs, Signature, is_on_device
 from dsl.frontend.sizes import Family, Pattern, what_changed

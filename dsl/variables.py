@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend.captures import capture
 from dsl.frontend.library import has_traced
-from dsl.frontend.runtime import capture
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.traced import (
     Traced,

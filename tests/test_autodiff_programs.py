@@ -20,10 +20,10 @@ from test_programs import REFUSED, arguments, rows
 
 import dsl
 import dsl.codegen.cpu.native
+from dsl.frontend.calls import call
 from dsl.frontend.leaves import info_of
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional
-from dsl.frontend.runtime import call
 from dsl.frontend.scopes import current_trace
 from dsl.frontend.traced import Traced, fresh, read
 from dsl.frontend.trees import _parts, flatten, forwarded, unflatten

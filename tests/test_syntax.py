@@ -867,6 +867,10 @@ def test_round_of_a_python_number_is_the_nearest_decimal(x: float, digits: int) 
     assert repr(found) == repr(round(x, digits))
 
 
+def test_round_takes_its_digits_by_name() -> None:
+    assert dsl.jit(lambda x: round(x, ndigits=1))(2.375) == 2.4
+
+
 def test_python_numbers_stay_python_numbers() -> None:
     def numbers(x, n, z):
         return n in x, 7.0 not in x, n in (1, 2), z.conjugate(), n.conjugate(), round(n, -1)

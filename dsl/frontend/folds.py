@@ -9,7 +9,7 @@ import numpy as np
 
 from dsl.errors import TypeRuleError, UnsupportedError
 from dsl.frontend import verbs
-from dsl.frontend.runtime import call
+from dsl.frontend.calls import call
 from dsl.frontend.scopes import here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, fresh, lift, normalise_axis, read
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dsl.errors import BranchError
 from dsl.frontend import loops
+from dsl.frontend.conditions import conditional
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here, is_here, move
 from dsl.frontend.traced import lift, read
 from dsl.frontend.trees import forwarded
@@ -121,8 +122,6 @@ def _bare(counted: Any) -> Any:
 
 def _item_of(counted: Any, place: int, default: tuple[Any, ...]) -> Any:
     """Return an item of what the data decides the length of."""
-    from dsl.frontend.runtime import conditional
-
     inside = loops.fresh_count(counted) > place
     if default:
         return conditional(inside, lambda: counted.item(place), lambda: default[0])

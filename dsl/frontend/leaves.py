@@ -65,7 +65,7 @@ def the_trace() -> Trace:
 
 
 TRUTH: list[Callable[[Any], Callable[[], Any] | None]] = [lambda test: None]
-"""Finds how the user's class tells whether an object is true; set by the runtime."""
+"""Finds how the user's class tells whether an object is true; set by `own_methods`."""
 
 
 def predicate(test: Any) -> bool | Value:

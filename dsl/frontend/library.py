@@ -21,7 +21,16 @@ from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced
 
-__all__ = ["CREATORS", "NAMESPACES", "implementation", "implements", "public"]
+__all__ = [
+    "CREATORS",
+    "NAMESPACES",
+    "has_traced",
+    "has_traced_fields",
+    "implementation",
+    "implements",
+    "public",
+    "unsupported",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,6 +114,11 @@ def has_traced(x: Any) -> bool:
     if isinstance(x, (tuple, list, BoundedDeque)):
         return any(map(has_traced, x))
     return isinstance(x, dict) and any(map(has_traced, x.values()))
+
+
+def has_traced_fields(item: Any) -> bool:
+    """Tell whether an object of a dataclass holds traced values."""
+    return hasattr(type(item), "__dataclass_fields__") and has_traced(list(vars(item).values()))
 
 
 def _contents(x: Any) -> Any:

@@ -34,6 +34,15 @@ def lower_jumps(
     return [*start, *tail, last]
 
 
+def _rewrite_blocks(node: ast.stmt, block: Callable[[list[ast.stmt]], list[ast.stmt]]) -> None:
+    """Let `block` rewrite the statements inside of another, those of its handlers too."""
+    for name in ("body", "orelse", "finalbody"):
+        if isinstance(getattr(node, name, None), list):
+            setattr(node, name, block(getattr(node, name)))
+    for handler in getattr(node, "handlers", []):
+        handler.body = block(handler.body)
+
+
 class _WalrusTests(ast.NodeTransformer):
     """`while (x := f()): …` becomes `while True`, with the test in the body, where it may assign."""
 
@@ -120,11 +129,7 @@ class _Loops:
             return self.loop(node)
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             return [node]
-        for name in ("body", "orelse", "finalbody"):
-            if isinstance(getattr(node, name, None), list):
-                setattr(node, name, self.block(getattr(node, name)))
-        for handler in getattr(node, "handlers", []):
-            handler.body = self.block(handler.body)
+        _rewrite_blocks(node, self.block)
         return [node]
 
     def loop(self, node: ast.While | ast.For) -> list[ast.stmt]:
@@ -233,11 +238,7 @@ class _Jumps:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.For, ast.While)):
             return [node]
         if _find(node, (ast.Break, ast.Continue, ast.Return), True):
-            for name in ("body", "orelse", "finalbody"):
-                if isinstance(getattr(node, name, None), list):
-                    setattr(node, name, self.block(getattr(node, name)))
-            for handler in getattr(node, "handlers", []):
-                handler.body = self.block(handler.body)
+            _rewrite_blocks(node, self.block)
         return [node]
 
 
@@ -283,11 +284,7 @@ class _Returns:
 
     def flagged(self, node: ast.stmt) -> list[ast.stmt]:
         """Rewrite the returns inside a statement that may also fall through; code after them is guarded."""
-        for name in ("body", "orelse", "finalbody"):
-            if isinstance(getattr(node, name, None), list):
-                setattr(node, name, self.flagged_block(getattr(node, name)))
-        for handler in getattr(node, "handlers", []):
-            handler.body = self.flagged_block(handler.body)
+        _rewrite_blocks(node, self.flagged_block)
         return [node]
 
     def flagged_block(self, statements: list[ast.stmt]) -> list[ast.stmt]:

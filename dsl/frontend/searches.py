@@ -8,21 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 from dsl.errors import UnsupportedError
+from dsl.frontend.calls import BUILTINS, call
 from dsl.frontend.library import has_traced
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import here
+from dsl.frontend.sequences import alike, run
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, fresh, lift, read
 from dsl.frontend.trees import forwarded
 
-__all__ = ["SEARCHES"]
+__all__: list[str] = []
 
 
 def _search(plain: Callable[..., int], loop: Any) -> Callable[..., Any]:
     """Make `bisect_left` or `bisect_right`, by the loop that Python runs."""
 
     def apply(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
-        from dsl.frontend.sequences import run
-
         a = forwarded(a)
         if not has_traced((a, x, lo, hi)):
             return plain(a, x, lo, hi, key=key)
@@ -39,8 +39,6 @@ def _search(plain: Callable[..., int], loop: Any) -> Callable[..., Any]:
 
 def _indexed(items: Any) -> Traced | TracedList:
     """Return a list or array as one that data can index."""
-    from dsl.frontend.sequences import alike
-
     made = alike(list(items)) if isinstance(items, (list, tuple)) else None
     if made is None:
         return items if isinstance(items, TracedList) else lift(_FUNCTIONS["asarray"](items))
@@ -85,8 +83,6 @@ def _first(plain: Callable[..., Any], reverse: bool) -> Callable[..., Any]:
     """Make `nlargest` or `nsmallest`: the first ones of the sorted list."""
 
     def apply(n: Any, iterable: Any, key: Any = None) -> Any:
-        from dsl.frontend.runtime import call
-
         if not has_traced((n, forwarded(iterable))):
             return plain(n, iterable, key)
         return call(sorted, iterable, key=key, reverse=reverse)[:n]
@@ -105,14 +101,17 @@ _REMEDIES: dict[Callable[..., Any], str] = {
     heapq.merge: "use `np.sort(np.concatenate([...]))`, or `sorted` of one list",
 }  # fmt: skip
 
-SEARCHES: dict[Any, Callable[..., Any]] = {
-    plain: _refused(f"{plain.__module__.strip('_')}.{plain.__name__}", remedy, plain)
-    for plain, remedy in _REMEDIES.items()
-}
-"""What traced code calls in the place of functions of `bisect` and `heapq`."""
-SEARCHES |= {
-    bisect.bisect_left: _search(bisect.bisect_left, _left),
-    bisect.bisect_right: _search(bisect.bisect_right, _right),
-    heapq.nlargest: _first(heapq.nlargest, True),
-    heapq.nsmallest: _first(heapq.nsmallest, False),
-}
+BUILTINS.update(
+    {
+        plain: _refused(f"{plain.__module__.strip('_')}.{plain.__name__}", remedy, plain)
+        for plain, remedy in _REMEDIES.items()
+    }
+)
+BUILTINS.update(
+    {
+        bisect.bisect_left: _search(bisect.bisect_left, _left),
+        bisect.bisect_right: _search(bisect.bisect_right, _right),
+        heapq.nlargest: _first(heapq.nlargest, True),
+        heapq.nsmallest: _first(heapq.nsmallest, False),
+    }
+)

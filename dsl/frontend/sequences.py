@@ -14,12 +14,12 @@ import numpy as np
 
 from dsl.errors import NonConcreteError, UnsupportedError
 from dsl.frontend import loops
+from dsl.frontend.calls import call, converted
 from dsl.frontend.choices import named_elsewhere
 from dsl.frontend.iterators import rest_of
 from dsl.frontend.leaves import info_of, the_trace
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.regions import discard
-from dsl.frontend.runtime import call, converted
 from dsl.frontend.scopes import Scope, current_scope, here
 from dsl.frontend.state import Undefined, is_numeric
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, concrete, fresh, lift, read
@@ -30,6 +30,7 @@ __all__ = [
     "again",
     "alike",
     "are_decided",
+    "chosen_from",
     "collected",
     "compared",
     "equal_to",
@@ -104,6 +105,17 @@ def of_numbers(items: Any) -> TracedList | None:
     return None if made is None or any(column.ndim > 1 for column in made.columns) else made
 
 
+def chosen_from(items: Any, key: Traced, *, constant: bool = False) -> TracedList | None:
+    """Return a list or tuple of numbers as a traced list, for an index that the data decides; None if Python can take it.
+
+    One from outside the function must be `constant`: it is not to be changed.
+    """
+    outside = id(items) in the_trace().outside and not constant
+    inside = isinstance(items, (list, tuple)) and not outside
+    given = key.dtype.kind not in "iu" or key.ndim or is_given(key)
+    return of_numbers(items) if inside and not given else None
+
+
 def _alike(items: Any, other: Any) -> TracedList | None:
     """Return a list as one whose items are of the kind of those of `other`, or None if they are not."""
     if isinstance(items, TracedList):
@@ -147,9 +159,9 @@ _LOOPS: dict[str, tuple[Any, bool, bool]] = {
 def of_length(items: TracedList, count: int) -> list[Any]:
     """Return the items of a list that is taken apart into so many; the program raises if it is of another length."""
     length = items.length()
-    _require_length(length <= count, f"too many values to unpack (expected {count})")
+    _require(length <= count, f"too many values to unpack (expected {count})")
     few = f"not enough values to unpack (expected {count}, got {{}})"
-    _require_length(length >= count, few, length)
+    _require(length >= count, few, length)
     return [items[k] for k in range(count)]
 
 
@@ -157,12 +169,12 @@ def split_around(items: TracedList, before: int, after: int) -> list[Any]:
     """Return the first and last items of a list, and between them the list of all others."""
     length, least = items.length(), before + after
     few = f"not enough values to unpack (expected at least {least}, got {{}})"
-    _require_length(length >= least, few, length)
+    _require(length >= least, few, length)
     middle = items[before : length - after]
     return [*(items[k] for k in range(before)), middle, *(items[k] for k in range(-after, 0))]
 
 
-def _require_length(test: Any, message: str, *values: Any) -> None:
+def _require(test: Any, message: str, *values: Any) -> None:
     inputs = [read(lift(item)) for item in (test, *values)]
     current_scope().node("assert", inputs, {"message": message, "error": "ValueError"})
 
@@ -192,8 +204,7 @@ def first(items: TracedList, key: Any, reverse: bool) -> Any:
     empty = f"{name}() iterable argument is empty"
     if isinstance(items.length(), int) and items.length() == 0:
         raise ValueError(empty)
-    error = {"message": empty, "error": "ValueError"}
-    current_scope().node("assert", (read(lift(items.length() > 0)),), error)
+    _require(items.length() > 0, empty)
     return ordered(items, key, reverse)[0]
 
 

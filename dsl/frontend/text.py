@@ -70,7 +70,7 @@ class TracedText:
 
 
 TEXTS: list[Callable[[Any, bool], Callable[[], Any] | None]] = [lambda value, by_repr: None]
-"""Finds how the user's class writes an object; set by the runtime."""
+"""Finds how the user's class writes an object; set by `own_methods`."""
 
 
 def has_text(value: Any) -> bool:

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, UnsupportedError
+from dsl.frontend import runtime  # noqa: F401 - it fills the tables of what traced code calls
 from dsl.frontend.branches import Either
+from dsl.frontend.calls import call
 from dsl.frontend.convert import refuse_generator
 from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.iterators import Cursor
 from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.order import argument_strides, memory_order
-from dsl.frontend.runtime import call
 from dsl.frontend.scopes import (
     Capture,
     Scope,

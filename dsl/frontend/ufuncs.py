@@ -15,6 +15,7 @@ from dsl.frontend.traced import (
     Kind,
     Traced,
     cast,
+    emit,
     fresh,
     lift,
     normalise_axis,
@@ -29,7 +30,7 @@ from dsl.ir.graph import Value
 from dsl.ir.ops.elementwise import UFUNC_OPS
 from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
 
-__all__ = ["apply", "broadcast_values", "operator"]
+__all__ = ["SPECIAL", "apply", "broadcast_values", "operator", "special_function"]
 
 _COMPARISONS = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
 _REDUCTIONS = {
@@ -45,6 +46,11 @@ _ACCUMULATIONS = {
 _SCATTER_MODES: dict[np.ufunc, str] = {
     np.add: "add", np.multiply: "multiply", np.maximum: "max", np.minimum: "min",
 }  # fmt: skip
+SPECIAL = {
+    "erf": "erf", "erfc": "erfc", "erfinv": "erfinv", "gamma": "gamma", "gammaln": "lgamma", "psi": "digamma",
+    "digamma": "digamma", "expit": "expit",
+}  # fmt: skip
+"""SciPy's ufuncs with a traced meaning, and the names that `special_function` knows them by."""
 
 
 def operand_type(x: Any) -> Any:
@@ -471,3 +477,10 @@ _METHODS: dict[str, Any] = {
 _UFUNCS.update(
     dispatch=dispatch, operator=operator, inplace=inplace, broadcast_values=broadcast_values
 )
+
+
+def special_function(name: str, x: Any) -> Any:
+    """Apply a function that NumPy does not have, in floating point: an op, or the logistic function."""
+    traced = lift(x)
+    operand = traced if traced.dtype.kind == "f" else traced.astype(float)
+    return 1 / (1 + np.exp(-operand)) if name == "expit" else emit(name, operand)

@@ -13,8 +13,9 @@ import numpy as np
 
 from dsl.errors import ShapeError
 from dsl.frontend import looping
+from dsl.frontend.calls import call
+from dsl.frontend.conditions import conditional
 from dsl.frontend.loops import Span
-from dsl.frontend.runtime import call, conditional
 from dsl.frontend.scans import scan_traced, scan_values
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.traced import Traced

@@ -17,7 +17,7 @@ import numpy as np
 from dsl import numpy as dnp
 from dsl.compile import Compiled
 from dsl.errors import GradientError, UnsupportedError
-from dsl.frontend.runtime import call
+from dsl.frontend.calls import call
 from dsl.frontend.scopes import here
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import unflatten

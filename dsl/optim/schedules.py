@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ConfigError
-from dsl.frontend.runtime import call
+from dsl.frontend.calls import call
 from dsl.frontend.scopes import here
 from dsl.optim.ranges import check_number, check_numbers
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dsl.compile import Compiled
 from dsl.errors import MismatchError
-from dsl.frontend.runtime import call
+from dsl.frontend.calls import call
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import Traced, lift, read
 from dsl.frontend.trees import flatten, leaves_with_paths

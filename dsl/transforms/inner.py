@@ -19,9 +19,9 @@ import numpy as np
 from dsl.autodiff.region import inline
 from dsl.compile import Compiled
 from dsl.errors import UnsupportedError
+from dsl.frontend.calls import call
 from dsl.frontend.leaves import BranchRaise, info_of
 from dsl.frontend.regions import discard, emit_raise, region_of
-from dsl.frontend.runtime import call
 from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here
 from dsl.frontend.state import (
     Undefined,

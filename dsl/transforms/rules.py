@@ -13,8 +13,8 @@ from typing import Any
 
 from dsl.autodiff.flow import carries
 from dsl.errors import GradientError
+from dsl.frontend.calls import call
 from dsl.frontend.leaves import info_of
-from dsl.frontend.runtime import call
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import fresh, lift, read
 from dsl.frontend.trees import flatten, unflatten

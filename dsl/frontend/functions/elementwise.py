@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
+from dsl.frontend.calls import call as call_user
 from dsl.frontend.functions.arguments import (
     NoValue,
     agree,
@@ -26,7 +27,6 @@ from dsl.frontend.functions.arguments import (
     weak,
 )
 from dsl.frontend.library import implements
-from dsl.frontend.runtime import call as call_user
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Kind, Traced, cast, emit, fresh, lift, read, wrap
 from dsl.frontend.ufuncs import apply, dispatch

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
+from dsl.frontend.calls import call as call_user
 from dsl.frontend.functions.arguments import (
     agree,
     along,
@@ -22,7 +23,6 @@ from dsl.frontend.functions.arguments import (
 from dsl.frontend.functions.creation import arange, linspace
 from dsl.frontend.functions.elementwise import i0, where
 from dsl.frontend.library import implements
-from dsl.frontend.runtime import call as call_user
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     _FUNCTIONS,

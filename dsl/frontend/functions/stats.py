@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
+from dsl.frontend.calls import call as call_user
 from dsl.frontend.functions.arguments import (
     array_of,
     ask,
@@ -34,7 +35,6 @@ from dsl.frontend.functions.moments import average
 from dsl.frontend.functions.reduce import sum_
 from dsl.frontend.functions.shape import atleast_1d, moveaxis
 from dsl.frontend.library import implements
-from dsl.frontend.runtime import call as call_user
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import Traced, emit, fresh, lift, read, wrap
 from dsl.ir.dims import DimLike

@@ -1,0 +1,140 @@
+"""Attributes and methods of objects, read and assigned.
+
+Properties of the user's classes are converted. What a branch or a loop assigns is noted in its scope with the old value, so that
+it is undone there and becomes a result.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import BranchError
+from dsl.frontend.calls import call
+from dsl.frontend.captures import from_outside
+from dsl.frontend.choices import note_change, note_reading
+from dsl.frontend.convert import MUTATORS
+from dsl.frontend.leaves import the_trace
+from dsl.frontend.list_methods import DEQUE_METHODS
+from dsl.frontend.lists import TracedList
+from dsl.frontend.objects import was_made_here
+from dsl.frontend.operators import augmented
+from dsl.frontend.optional import TracedOptional
+from dsl.frontend.scopes import current_trace, here
+from dsl.frontend.state import held_by, is_mutable, is_opaque, open_attribute, undefined_attribute
+from dsl.frontend.traced import Traced
+from dsl.frontend.trees import OBJECTS, forwarded
+from dsl.frontend.user_code import is_users
+
+__all__ = [
+    "attribute_to_change",
+    "augment_attribute",
+    "find_method",
+    "read_attribute",
+    "set_attribute",
+]
+
+
+def read_attribute(obj: Any, name: str) -> Any:
+    """Read an attribute."""
+    note_reading(obj)
+    found = getattr(type(obj), name, None)
+    kept = isinstance(found, functools.cached_property)
+    getter = getattr(found, "func" if kept else "fget", None)
+    if (
+        isinstance(getter, types.FunctionType)
+        and is_users(getter)
+        and current_trace() is not None
+        and not (kept and name in vars(obj))
+    ):
+        made = call(getter, obj)
+        if kept and len(the_trace().scopes) == 1:  # what a branch computes is not there after it
+            set_attribute(obj, name, made)
+        return made
+    value = forwarded(_attribute(forwarded(obj), name))
+    trace = current_trace()
+    if trace is None or isinstance(obj, Traced):
+        return value
+    note_reading(obj)
+    if id(obj) in trace.outside or isinstance(value, np.ndarray):
+        return from_outside(obj, name, value)
+    return value
+
+
+def _attribute(obj: Any, name: str) -> Any:
+    """Read an attribute; of one that branches left without a value, say why."""
+    missing = undefined_attribute(obj, name)
+    if missing.reason and not hasattr(obj, name):
+        missing.fail()
+    return getattr(obj, name)
+
+
+def attribute_to_change(obj: Any, name: str) -> Any:
+    """Read an attribute in order to change the list or dict that it holds; regions remember what was in it."""
+    trace = current_trace()
+    held = getattr(obj, name, None)
+    if trace is not None and is_opaque(held) and len(trace.scopes) > 1:
+        _refuse_opaque(obj, name, held)
+    is_tree = hasattr(obj, "__dataclass_fields__") or was_made_here(obj)
+    mine = is_mutable(held) and not is_tree and not OBJECTS[0].is_made(held)
+    if trace is not None and mine and (len(trace.scopes) > 1 or id(obj) in trace.outside):
+        open_attribute(trace.scopes[-1], obj, name)
+    return read_attribute(obj, name)
+
+
+def _refuse_opaque(obj: Any, name: str, held: Any) -> None:
+    """Refuse to change a set, or its like, of an object from outside in a branch or loop, which would not be undone."""
+    if not was_made_here(obj):
+        raise BranchError(
+            f"the {type(held).__name__} `{name}` changes in a branch or loop that the data decides",
+            location=here(),
+            remedy="use a list, a dict with all its keys, or an array of flags",
+        )
+
+
+def find_method(obj: Any, name: str) -> Any:
+    """What is called: a method, perhaps that of a `deque`, for which a list may stand, or what a property returns."""
+    held = forwarded(obj)
+    (note_change if name in MUTATORS else note_reading)(held)
+    if isinstance(held, TracedOptional) and held.structure.type is not None:
+        return functools.partial(_call_inside, held, name)
+    if name in DEQUE_METHODS and isinstance(held, (list, TracedList)):
+        return functools.partial(DEQUE_METHODS[name], held)
+    if isinstance(getattr(type(obj), name, None), (property, functools.cached_property)):
+        return read_attribute(obj, name)
+    return getattr(obj, name)
+
+
+def _call_inside(held: TracedOptional, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method, which may change its object, of what may be None."""
+    words = f"has no attribute '{name}'"
+    return held.change(
+        lambda value: call(getattr(value, name), *args, **kwargs), words, "AttributeError"
+    )
+
+
+def set_attribute(obj: Any, name: str, value: Any) -> None:
+    """Assign an attribute; regions remember the old value."""
+    trace = current_trace()
+    note_change(obj)
+    if isinstance(obj, TracedOptional):
+        words = f"has no attribute '{name}'"
+        return obj.change(lambda held: set_attribute(held, name, value), words, "AttributeError")  # type: ignore[no-any-return]
+    if (
+        trace is not None
+        and not hasattr(obj, "__dataclass_fields__")
+        and not isinstance(obj, Traced)
+        and not was_made_here(obj)
+    ):
+        old = held_by(obj, name)
+        scope = trace.scopes[-1]
+        scope.attributes.setdefault((id(obj), name), (obj, name, old))
+    setattr(obj, name, value)
+
+
+def augment_attribute(obj: Any, name: str, op: str, value: Any) -> None:
+    """`obj.name op= value`."""
+    set_attribute(obj, name, augmented(read_attribute(obj, name), op, value))

@@ -1,0 +1,317 @@
+"""Calls from traced code: each function by its traced meaning, the user's functions and classes converted.
+
+Functions of Python come with their meanings in `BUILTINS`, methods of lists in `LIST_METHODS`, those of NumPy from the library. Other
+modules fill these tables and need `call` themselves; `runtime` imports them all. Outside of a trace `call` is a plain call.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import functools
+import inspect
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dsl.errors import NonConcreteError, SourceError, UnsupportedError
+from dsl.frontend import formatting
+from dsl.frontend.array_likes import LIST_FUNCTIONS, as_arrays, has_array
+from dsl.frontend.branches import is_missing
+from dsl.frontend.captures import adopt, watched
+from dsl.frontend.choices import note_reading
+from dsl.frontend.convert import convert, is_converted
+from dsl.frontend.iterators import as_cursor, rest_of
+from dsl.frontend.leaves import the_trace
+from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
+from dsl.frontend.lists import TracedList
+from dsl.frontend.objects import is_plain_class, is_plain_type, note_made
+from dsl.frontend.optional import TracedOptional, unwrap
+from dsl.frontend.scopes import current_scope, current_trace, here
+from dsl.frontend.state import Undefined
+from dsl.frontend.traced import _FUNCTIONS, Traced, lift
+from dsl.frontend.trees import forwarded
+from dsl.frontend.ufuncs import SPECIAL, special_function
+from dsl.frontend.user_code import (
+    is_polynomial,
+    is_traced_code,
+    is_users,
+    own_method,
+    package_of,
+)
+
+__all__ = ["BUILTINS", "LIST_METHODS", "RUNTIME", "call", "converted"]
+
+BUILTINS: dict[Any, Callable[..., Any]] = {}
+"""Functions and classes of Python and NumPy, and what traced code calls in their place."""
+LIST_METHODS: dict[str, Callable[..., Any]] = {}
+"""Methods of Python's lists that compare items, which may be traced, take a place, or may make a list a traced one."""
+RUNTIME: list[Callable[[types.FunctionType], Any]] = []
+"""Makes what a converted function calls; set by `runtime`."""
+_ASKS = {
+    builtins.abs: "__abs__", builtins.len: "__len__", builtins.float: "__float__", builtins.int: "__int__",
+    builtins.round: "__round__", builtins.bool: "__bool__", builtins.complex: "__complex__", builtins.reversed: "__reversed__",
+}  # fmt: skip
+"""Builtins, and the methods by which they ask an object of the user's."""
+_ITERATORS = {
+    builtins.iter, builtins.zip, builtins.enumerate, builtins.reversed, builtins.map, builtins.filter, np.ndindex,
+    np.ndenumerate, np.nditer,
+}  # fmt: skip
+"""What makes iterators."""
+
+
+# Builtins that go through items, and whether it is open how far, or when.
+_TAKES: dict[Any, bool] = {
+    builtins.list: False, builtins.sum: False, builtins.min: False, builtins.max: False, builtins.sorted: False,
+    np.fromiter: False, math.prod: False, math.fsum: False, builtins.any: True, builtins.all: True, builtins.zip: True,
+    builtins.enumerate: True, builtins.map: True, builtins.filter: True,
+}  # fmt: skip
+_READERS = {np.take, np.take_along_axis}
+"""Functions that read where the user says."""
+
+
+def converted(fn: types.FunctionType) -> types.FunctionType:
+    """Return `fn` converted, with a runtime of its own."""
+    return fn if is_converted(fn) else convert(fn, RUNTIME[0](fn))
+
+
+def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call `fn` from traced code: NumPy's functions by their traced meaning, the user's functions converted."""
+    if current_trace() is None:
+        return fn(*args, **kwargs)
+    if isinstance(fn, Undefined):
+        fn.fail()
+    fn, args = _forwarded_method(fn), tuple(map(forwarded, args))
+    for argument in args:
+        note_reading(argument)
+        if is_missing(argument):
+            argument.fail()
+    try:
+        special = BUILTINS.get(fn)
+    except TypeError:
+        special = None
+    if special is not None and args:
+        own = own_method(args[0], _ASKS.get(fn, ""))
+        if own is not None:
+            return call(own, *args, **kwargs)
+    if special is not None:
+        return _call_builtin(fn, special, args, kwargs)
+    if isinstance(fn, np.ufunc):
+        return _call_ufunc(fn, as_arrays(args), kwargs)
+    if isinstance(getattr(fn, "__self__", None), np.ufunc):
+        return _call_ufunc_method(fn, as_arrays(args), kwargs)
+    if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
+        args = tuple(map(unwrap, args))
+    meaning = implementation(fn)
+    if (
+        args
+        and isinstance(args[0], TracedList)
+        and fn in LIST_FUNCTIONS
+        and len(args[0].columns) == 1
+    ):
+        return LIST_FUNCTIONS[fn](args[0].array(), *args[1:], **kwargs)
+    if meaning is not None:
+        args = as_arrays(args)
+        kwargs = {name: as_arrays(value) for name, value in kwargs.items()}
+        if fn in CREATORS or has_traced(args) or has_traced(kwargs) or has_array(args):
+            return _call_library(meaning, fn in _READERS, args, kwargs)
+        return adopt(fn(*args, **kwargs))
+    if is_polynomial(getattr(fn, "__wrapped__", None)):
+        fn = fn.__wrapped__
+    if isinstance(fn, types.FunctionType):
+        return _call_function(fn, args, kwargs)
+    if isinstance(fn, types.MethodType) and not isinstance(fn.__self__, Traced):
+        return call(fn.__func__, fn.__self__, *args, **kwargs)
+    if isinstance(fn, type):
+        return _construct(fn, args, kwargs)
+    return _call_object(fn, args, kwargs)
+
+
+def _forwarded_method(fn: Any) -> Any:
+    """Return the method of a traced list for that of the Python list which it was."""
+    owner = getattr(fn, "__self__", None)
+    held = forwarded(owner)
+    return fn if held is owner else getattr(held, fn.__name__)
+
+
+# -- Python and NumPy ---------------------------------------------------------------------------------------------
+
+
+def _call_builtin(fn: Any, special: Any, args: Any, kwargs: Any) -> Any:
+    """Call a builtin by its traced meaning; iterators give it their items, and what stands for an iterator becomes one."""
+    if fn is not builtins.isinstance:
+        args = tuple(watched(unwrap(a)) for a in args)
+    if fn in _TAKES and len(set(map(id, args))) == len(args):
+        args = tuple(rest_of(a, lost=_TAKES[fn]) for a in args)
+    result = special(*args, **kwargs)
+    return as_cursor(result) if fn in _ITERATORS else result
+
+
+def _call_library(fn: Any, reads: bool, args: Any, kwargs: Any) -> Any:
+    """Call a function of NumPy; what it reads on its own account is in bounds, so that nobody has to check what it does not use."""
+    noted = current_scope().reads
+    before = len(noted)
+    result = fn(*args, **kwargs)
+    if not reads:
+        del noted[before:]
+    return result
+
+
+def _call_ufunc(fn: np.ufunc, args: Any, kwargs: Any) -> Any:
+    if has_array(args) and not has_traced(args):
+        args = tuple(lift(a) if isinstance(a, np.ndarray) else a for a in args)
+    special = SPECIAL.get(fn.__name__)
+    if special is not None and (has_traced(args) or has_traced(kwargs)):
+        return special_function(special, *args, **kwargs)
+    return adopt(fn(*args, **kwargs))
+
+
+def _call_ufunc_method(fn: Any, args: Any, kwargs: Any) -> Any:
+    """`np.maximum.reduce(...)` and its like, for which NumPy looks for arrays in its arguments and not in lists of them."""
+    if fn.__name__ != "at":  # a tuple of indices is not an array
+        args = tuple(_FUNCTIONS["array"](a) if _lists_traced(a) else a for a in args)
+    return adopt(fn(*args, **kwargs))
+
+
+def _lists_traced(item: Any) -> bool:
+    return isinstance(item, (list, tuple)) and has_traced(item)
+
+
+# -- functions ----------------------------------------------------------------------------------------------------
+
+
+def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
+    trace = the_trace()
+    if trace.trial and is_users(fn):
+        with trace.calling(fn):
+            return _run_function(fn, args, kwargs)
+    return _run_function(fn, args, kwargs)
+
+
+def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
+    if is_converted(fn) or not is_traced_code(fn, (*args, *kwargs.values())):
+        _refuse_random(fn)
+        if not is_converted(fn) and package_of(fn) == "numpy" and has_traced(args):
+            try:
+                return fn(*args, **kwargs)
+            except NonConcreteError:
+                raise unsupported(fn) from None
+        result = fn(*args, **kwargs)
+        return result if is_converted(fn) or package_of(fn) == "dsl" else adopt(result)
+    return converted(fn)(*args, **kwargs)
+
+
+def _refuse_random(fn: Any) -> None:
+    module = getattr(fn, "__module__", None) or ""
+    if module.startswith(("numpy.random", "random")):
+        name = getattr(fn, "__name__", "this function")
+        raise UnsupportedError(
+            f"{module}.{name} inside a compiled function would give the same numbers at every call",
+            location=here(),
+            remedy="use `dsl.random` with an explicit key, or draw the numbers outside and pass them in",
+        )
+
+
+# -- classes ------------------------------------------------------------------------------------------------------
+
+
+def _construct(cls: type, args: Any, kwargs: Any) -> Any:
+    """Make an instance; a Python `__init__` of the user's is converted."""
+    if cls is np.ndarray:
+        return _FUNCTIONS["empty"](
+            *args[:2], **{k: v for k, v in kwargs.items() if k in ("shape", "dtype")}
+        )
+    if cls is np.errstate and "raise" in kwargs.values():
+        raise UnsupportedError(
+            "np.errstate(...='raise') has no effect on compiled code",
+            location=here(),
+            remedy="test for the bad values (`if np.any(b == 0): raise ...`)",
+        )
+    if issubclass(cls, np.generic) and has_traced(args):
+        return lift(args[0]).astype(cls) if args else cls()
+    if _is_plain_dataclass(cls):
+        return _construct_dataclass(cls, args, kwargs)
+    init: Any = getattr(cls, "__init__")  # noqa: B009
+    new: Any = cls.__new__
+    is_dataclass = hasattr(cls, "__dataclass_fields__")
+    is_open = is_plain_type(cls) and new is object.__new__ and not is_dataclass
+    if is_open and init is object.__init__ and is_users(cls) and is_plain_class(cls):
+        made = cls(*args, **kwargs)
+        note_made(made)
+        return made
+    if not is_open or not isinstance(init, types.FunctionType) or not is_traced_code(init, args):
+        return cls(*args, **kwargs)
+    try:
+        made = converted(init)
+    except SourceError:
+        return cls(*args, **kwargs)
+    obj: Any = object.__new__(cls)
+    if is_plain_class(cls):
+        note_made(obj)
+    made(obj, *args, **kwargs)
+    return obj
+
+
+def _is_plain_dataclass(cls: Any) -> bool:
+    """Tell whether a class has the `__init__` that `dataclass` wrote, and keeps its fields in a dict."""
+    params = cls.__dict__.get("__dataclass_params__")
+    return params is not None and params.init and cls.__dictoffset__ != 0 and type(cls) is type
+
+
+def _construct_dataclass(cls: Any, args: Any, kwargs: Any) -> Any:
+    """Make a dataclass; its default factories and its `__post_init__` are called as traced code calls functions."""
+    given = inspect.signature(cls).bind_partial(*args, **kwargs).arguments
+    made = {
+        f.name: call(f.default_factory)
+        for f in dataclasses.fields(cls)
+        if f.init and f.default_factory is not dataclasses.MISSING and f.name not in given
+    }
+    obj = object.__new__(cls)
+    finish = getattr(cls, "__post_init__", None)
+    if finish is not None:
+        # `__init__` looks the method up on the instance, where this one hides that of the class.
+        vars(obj)["__post_init__"] = lambda *rest: call(finish, obj, *rest)
+    cls.__init__(obj, *args, **kwargs, **made)
+    vars(obj).pop("__post_init__", None)
+    return obj
+
+
+# -- other objects ------------------------------------------------------------------------------------------------
+
+
+def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
+    if isinstance(fn, functools.partial):
+        return call(fn.func, *fn.args, *args, **{**fn.keywords, **kwargs})
+    inner = getattr(type(fn), "dsl_inline", None)
+    if inner is not None:
+        return inner(fn, args, kwargs)
+    method = getattr(type(fn), "__call__", None)  # noqa: B004
+    if isinstance(method, types.FunctionType) and (is_users(method) or is_polynomial(method)):
+        return call(method, fn, *args, **kwargs)
+    if isinstance(fn, np.vectorize) and (has_traced(args) or has_traced(kwargs)):
+        from dsl.frontend import folds
+
+        return folds.vectorized(fn, args, kwargs)
+    owner = getattr(fn, "__self__", None)
+    if type(owner) is list and fn.__name__ == "extend":
+        return LIST_METHODS["extend"](owner, *args, **kwargs)
+    if type(owner) is list and fn.__name__ in LIST_METHODS and has_traced([owner, args]):
+        return LIST_METHODS[fn.__name__](owner, *args, **kwargs)
+    if isinstance(owner, str) and fn.__name__ == "join" and len(args) == 1:
+        args = (list(args[0]),)
+    if isinstance(owner, str) and formatting.has_text_values((*args, *kwargs.values())):
+        method = formatting.STRING_METHODS.get(fn.__name__)
+        return formatting.refuse() if method is None else method(owner, *args, **kwargs)
+    if type(owner).__module__.startswith("numpy.random") or (
+        getattr(fn, "__module__", None) or ""
+    ).startswith("numpy.random"):
+        _refuse_random(
+            types.SimpleNamespace(__module__="numpy.random", __name__=getattr(fn, "__name__", ""))
+        )
+    if isinstance(owner, Traced):
+        reads = fn.__name__ in ("take", "item", "__getitem__")
+        return adopt(_call_library(fn, reads, args, kwargs))
+    return adopt(fn(*args, **kwargs))

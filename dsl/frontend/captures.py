@@ -1,0 +1,86 @@
+"""What traced code finds outside of the function: arrays become hidden inputs, other objects are guarded.
+
+A value comes in with its holder and its key there. An array goes out as a traced one, the same for each place that holds it; of
+anything else the trace remembers what it was, so that the compiled function is used only while it is still so. Arrays that
+plain Python makes while a function is traced are constants.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+
+from dsl.frontend.leaves import the_trace
+from dsl.frontend.scopes import Capture, Storage, current_trace
+from dsl.frontend.traced import Traced, constant, supported_dtype
+from dsl.frontend.trees import forwarded
+from dsl.ir.types import TensorType
+
+__all__ = ["adopt", "capture", "from_outside", "watched"]
+
+
+def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
+    """Return the handle of an array from outside, a hidden input of the function."""
+    trace = the_trace()
+    if id(array) in trace.by_array:
+        found: Traced = trace.by_array[id(array)]
+        if (id(holder), key) not in trace.captures and found.storage.origin is not None:
+            trace.shared.append((holder, key, found.storage.origin))
+        return found
+    type = TensorType(supported_dtype(array.dtype), array.shape)
+    name = key if isinstance(key, str) and key.isidentifier() else "captured"
+    value = trace.root.param(type, name)
+    storage = Storage(value, trace.root, origin=len(trace.root.params) - 1)
+    if not array.flags.c_contiguous:
+        storage.strides = array.strides
+    traced = Traced(storage)
+    trace.captures[id(holder), key] = Capture(holder, key, array, storage, name)
+    trace.by_array[id(array)] = traced
+    trace.keep.append(array)
+    return traced
+
+
+def from_outside(holder: Any, key: Any, value: Any) -> Any:
+    """Take a value that lives outside the trace: arrays become inputs, others are guarded."""
+    trace = current_trace()
+    if trace is None or isinstance(value, (Traced, types.ModuleType)):
+        return value
+    if isinstance(value, np.ndarray):
+        return capture(holder, key, value)
+    if isinstance(holder, types.ModuleType):
+        return value
+    guard = (id(holder), key)
+    if guard not in trace.guards:
+        trace.guards[guard] = (holder, key, value)
+    trace.outside.setdefault(id(value), value)
+    return value
+
+
+def watched(items: Any) -> Any:
+    """Take the items of a list or tuple from outside as what they are: captured arrays and guarded objects."""
+    trace, items = current_trace(), forwarded(items)
+    if trace is None or id(items) not in trace.outside or not isinstance(items, (list, tuple)):
+        return items
+    return [from_outside(items, k, item) for k, item in enumerate(items)]
+
+
+def adopt(result: Any) -> Any:
+    """Make an array that plain Python returned a traced constant, also inside a new list, tuple or dict."""
+    trace = current_trace()
+    if trace is None:
+        return result
+    if isinstance(result, np.ndarray) and result.dtype.kind in "biufc":
+        return constant(result)
+    if type(result) in (list, tuple, dict) and id(result) not in trace.outside:
+        items = result.values() if isinstance(result, dict) else result
+        if any(isinstance(item, (np.ndarray, list, tuple, dict)) for item in items):
+            return _adopt_items(result)
+    return result
+
+
+def _adopt_items(result: Any) -> Any:
+    if isinstance(result, dict):
+        return {key: adopt(item) for key, item in result.items()}
+    return type(result)(map(adopt, result))
