@@ -22,6 +22,7 @@ from dsl.errors import (
     NonConcreteError,
     UndefinedError,
 )
+from dsl.frontend.accesses import noting
 from dsl.frontend.branches import if_
 from dsl.frontend.choices import holds_any, named_items, note_choice, note_held, with_other_names
 from dsl.frontend.holders import Replaced, put_back_containers, replace_changed
@@ -737,7 +738,8 @@ class Loop:
         if self.trips is not None:
             return parent.emit("equal", self.trips, parent.constant(0, I64))
         assert self.test is not None
-        first = predicate(self.test())
+        with noting(False):  # the loop does it again
+            first = predicate(self.test())
         return (
             None
             if first is True
@@ -990,7 +992,8 @@ def _while(state: State, test: Block, body: Block, items: tuple[str, ...] = ()) 
     failed: DslError | None = None
     while True:
         before = state.snapshot() if failed is None else None
-        chosen = predicate(test())
+        with noting(False):  # a traced loop does it again
+            chosen = predicate(test())
         if chosen is False:
             return
         changes = before is not None and not state.is_as(before)

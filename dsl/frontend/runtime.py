@@ -31,6 +31,7 @@ from dsl.errors import (
     UnsupportedError,
 )
 from dsl.frontend import formatting, indexing, looping, loops, ufuncs
+from dsl.frontend.accesses import noting
 from dsl.frontend.branches import RESULT, if_, is_missing
 from dsl.frontend.choices import note_change, note_pick, note_reading
 from dsl.frontend.convert import MUTATORS, convert, is_converted
@@ -1035,12 +1036,8 @@ _READERS = {np.take, np.take_along_axis}
 
 def _call_library(fn: Any, reads: bool, args: Any, kwargs: Any) -> Any:
     """Call a function of NumPy; what it reads on its own account is in bounds, so that nobody has to check what it does not use."""
-    noted = current_scope().reads
-    before = len(noted)
-    result = fn(*args, **kwargs)
-    if not reads:
-        del noted[before:]
-    return result
+    with noting(reads):
+        return fn(*args, **kwargs)
 
 
 _ASKS = {
