@@ -378,6 +378,28 @@ def test_an_index_is_checked_where_nothing_uses_what_a_loop_makes(access: Any) -
     check(access, np.arange(4.0), 4)
 
 
+@pytest.mark.parametrize(
+    "folded",
+    [
+        lambda b, i: b[i] == b[i],
+        lambda b, i: b[i] > b[i],
+        lambda b, i: b[i] * 0,
+        lambda b, i: b[i] - b[i],
+        lambda b, i: b[i] & 0,
+        lambda b, i: b[0] + (b[i] * 0 + 1),
+        lambda b, i: np.where(True, b[0], b[i]),
+        lambda b, i: np.where(False, b[i] + 1, b[0]),
+        lambda b, i: np.where(b[i] > 0, b, b),
+        lambda b, i: np.logical_or(b[i] > 0, True),
+    ],
+)
+def test_an_index_is_checked_where_algebra_needs_no_element(folded: Any) -> None:
+    for call in (folded, dsl.jit(folded)):
+        with pytest.raises(IndexError, match="index 6 is out of bounds for axis 0 with size 4"):
+            call(np.arange(4), 6)
+    check(folded, np.arange(4), 3)
+
+
 def test_a_loop_that_nothing_uses_goes_if_its_indices_are_surely_inside() -> None:
     def total(x):
         s = 0.0
