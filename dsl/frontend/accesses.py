@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from dsl.frontend.bounds import Place, check
 from dsl.frontend.ranges import is_at_most, range_of
-from dsl.frontend.scopes import Scope, current_trace
+from dsl.frontend.scopes import Scope, current_scope, current_trace
 from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.graph import Value
 from dsl.ir.types import Shape, broadcast_shapes
 
-__all__ = ["note_read", "note_write", "noting"]
+__all__ = ["note_read", "note_write", "noting", "together"]
 
 
 def note_read(
@@ -50,7 +51,7 @@ def _places(
     for axis, index, value in zip(axes, indices, given or indices, strict=True):
         surely = index.node.op.name == "nonzero" or (index.shape and is_empty)
         if not surely and not _is_inside(b, index, shape[axis]):
-            yield Place(index, value, axis, shape[axis], _size(b, shape[axis]), b.loc)
+            yield Place(index, value, axis, (shape[axis],), _size(b, shape[axis]), b.loc)
 
 
 def _note(b: Scope, place: Place) -> None:
@@ -71,6 +72,17 @@ def noting(wanted: bool) -> Iterator[None]:
         yield
     finally:
         trace.noting = around
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Take the accesses in the block, to columns of one list at one index, for one: an op that checks any of them checks all."""
+    places = current_scope().places
+    before = len(places)
+    yield
+    if noted := places[before:]:
+        dims = tuple(dim for place in noted for dim in place.dims)
+        places[before:] = [replace(noted[0], dims=dims)]
 
 
 def _is_inside(b: Scope, index: Value, dim: DimLike) -> bool:

@@ -24,18 +24,19 @@ __all__ = ["Place", "check", "check_unused", "require_inside", "settle"]
 
 @dataclass(frozen=True)
 class Place:
-    """An index along an axis of length `dim`: the op that reads or writes there takes it as `given`."""
+    """An index along an axis: the op that reads or writes there takes it as `given`. `dims` all are the length of the axis."""
 
     index: Value
     given: Value
     axis: int
-    dim: DimLike
+    dims: tuple[DimLike, ...]
     size: int | Value
     loc: Location | None
 
     def is_in(self, spots: Collection[Spot], values: Mapping[Value, Value]) -> bool:
         """Tell whether some op goes there; `values` says what became of values."""
-        return any((values.get(v, v), self.dim) in spots for v in (self.index, self.given))
+        found = [values.get(v, v) for v in (self.index, self.given)]
+        return any((v, dim) in spots for v in found for dim in self.dims)
 
 
 Spot = tuple[Value, DimLike]
