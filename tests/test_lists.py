@@ -815,3 +815,39 @@ def lists_of_numbers(x):
 )  # fmt: skip
 def test_items_under_one_name_are_changed(program: Callable[..., Any]) -> None:
     check_as_plain(program, np.sin(np.arange(300.0)).reshape(100, 3))
+
+
+def _smallest_rows(x):
+    rows = []
+    for i in range(len(x)):
+        if x[i] > 0:
+            rows.append((x[i], i))
+    return sorted(rows, key=lambda row: row[0])[:2]
+
+
+def _sum_of_largest_rows(x):
+    total = 0.0
+    rows = [(v, i) for i, v in enumerate(x) if v > 0]
+    for v, i in sorted(rows, key=lambda row: -row[0])[:2]:
+        total += v * i
+    return total
+
+
+@pytest.mark.parametrize("program", [_smallest_rows, _sum_of_largest_rows])
+def test_a_slice_of_a_sorted_list_of_rows(program: Any) -> None:
+    compiled = dsl.jit(program)
+    for x in ([1.0, -2.0, 3.0, 4.0, 0.5], [-1.0, -2.0, 3.0, -4.0, -0.5], [-1.0] * 5):
+        assert compiled(np.array(x)) == program(np.array(x))
+
+
+def test_an_item_of_rows_is_checked_once_whichever_part_is_used() -> None:
+    def second(x, i):
+        rows = [(v, v + 1) for v in x if v > 0]
+        total = 0.0
+        for k in range(i):
+            total += rows[k][1]
+        return total
+
+    assert "assert" not in dsl.jit(second).ir(np.ones(4), 4, stage="optimized")
+    with pytest.raises(IndexError):
+        dsl.jit(second)(np.ones(4), 5)

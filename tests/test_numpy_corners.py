@@ -265,6 +265,166 @@ def test_reads_that_are_used_have_no_check_of_their_own() -> None:
     assert "assert" not in dsl.jit(total).ir(np.ones((4, 4)), 4, stage="traced")
 
 
+# -- indices out of bounds, in loops and writes of which nothing uses the result ------------------------
+
+
+def _dead_sum(x, n):
+    s = 0.0
+    for i in range(n):
+        s += x[i]
+    return 1.0
+
+
+def _dead_while(x, n):
+    s, i = 0.0, 0
+    while i < n:
+        s, i = s + x[i], i + 1
+    return 1.0
+
+
+def _dead_nest(x, n):
+    s = 0.0
+    for i in range(n):
+        for _ in range(2):
+            s += x[i]
+    return 1.0
+
+
+def _dead_beside_live(x, n):
+    s = t = 0.0
+    for i in range(n):
+        s, t = s + x[i], t + 1.0
+    return t
+
+
+def _dead_in_a_branch(x, n):
+    s = 0.0
+    for i in range(n):
+        if i > 1:
+            s += x[i]
+    return 1.0
+
+
+def _dead_shorter_array(x, n):
+    y, s, t = np.ones(9), 0.0, 0.0
+    for i in range(n):
+        s, t = s + x[i], t + y[i]
+    return t
+
+
+def _dead_take(x, n):
+    s = 0.0
+    for i in range(n):
+        s += np.take(x, i)
+    return 1.0
+
+
+def _dead_write(x, n):
+    x[n - 1] = 1.0
+    x[:] = 2.0
+    return x
+
+
+def _dead_writes(x, n):
+    y = np.zeros(4)
+    for i in range(n):
+        y[i] += 1.0
+    return x
+
+
+def _dead_rows(x, n):
+    y = np.zeros((4, 2))
+    for i in range(n):
+        y[i] = 1.0
+    return x
+
+
+def _dead_write_in_a_branch(x, n):
+    y = np.zeros(4)
+    if n > 2:
+        for i in range(n):
+            y[i] = x[0]
+    return x
+
+
+def _overwritten(x, n):
+    for i in range(n):
+        x[i] = 1.0
+    x[:] = 2.0
+    return x
+
+
+def _dead_scatter(x, n):
+    y = np.zeros(4)
+    for i in range(n):
+        y[np.array([0, i])] = 1.0
+    return x
+
+
+DEAD = [
+    _dead_sum, _dead_while, _dead_nest, _dead_beside_live, _dead_in_a_branch, _dead_shorter_array, _dead_take, _dead_write,
+    _dead_writes, _dead_rows, _dead_write_in_a_branch, _overwritten, _dead_scatter,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("access", DEAD)
+def test_an_index_is_checked_where_nothing_uses_what_a_loop_makes(access: Any) -> None:
+    compiled = dsl.jit(access)
+    with pytest.raises(IndexError, match="is out of bounds for axis 0 with size 4") as plain:
+        access(np.arange(4.0), 6)
+    with pytest.raises(IndexError) as traced:
+        compiled(np.arange(4.0), 6)
+    assert str(traced.value).startswith(str(plain.value))
+    check(access, np.arange(4.0), 4)
+
+
+@pytest.mark.parametrize(
+    "folded",
+    [
+        lambda b, i: b[i] == b[i],
+        lambda b, i: b[i] > b[i],
+        lambda b, i: b[i] * 0,
+        lambda b, i: b[i] - b[i],
+        lambda b, i: b[i] & 0,
+        lambda b, i: b[0] + (b[i] * 0 + 1),
+        lambda b, i: np.where(True, b[0], b[i]),
+        lambda b, i: np.where(False, b[i] + 1, b[0]),
+        lambda b, i: np.where(b[i] > 0, b, b),
+        lambda b, i: np.logical_or(b[i] > 0, True),
+    ],
+)
+def test_an_index_is_checked_where_algebra_needs_no_element(folded: Any) -> None:
+    for call in (folded, dsl.jit(folded)):
+        with pytest.raises(IndexError, match="index 6 is out of bounds for axis 0 with size 4"):
+            call(np.arange(4), 6)
+    check(folded, np.arange(4), 3)
+
+
+def test_a_loop_that_nothing_uses_goes_if_its_indices_are_surely_inside() -> None:
+    def total(x):
+        s = 0.0
+        for i in range(1, len(x) - 1):
+            s += x[i - 1] * x[i + 1]
+        return x + 1
+
+    text = dsl.jit(total).ir(np.ones(300), stage="optimized")
+    assert "scan" not in text
+    assert "assert" not in text
+
+
+def test_a_loop_that_only_a_derivative_makes_unused_goes() -> None:
+    def total(x, n):
+        s = 0.0
+        for i in range(n):
+            s += 3.0 * x[i]
+        return s
+
+    text = dsl.grad(total).ir(np.ones(4), 4, stage="optimized")
+    assert text.count("scan(") == 1
+    assert "assert" not in text
+    np.testing.assert_array_equal(dsl.grad(total)(np.ones(4), 3), [3, 3, 3, 0])
+
+
 NOTHING: dict[str, Any] = {
     "a row of no columns": lambda x, i, k: x[i, :0],
     "rows of no columns": lambda x, i, k: x[k, :0],

@@ -33,7 +33,7 @@ from dsl.codegen.statements import (
     reads_of,
 )
 from dsl.codegen.within import UPDATES, updates_within
-from dsl.ir.dims import lower_bound
+from dsl.ir.dims import lower_bound, symbols_of
 from dsl.ir.facts import is_array
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait
@@ -85,6 +85,7 @@ class _Planner:
         self.cost: dict[Value, tuple[int, bool]] = {}
         self.statements: list[Statement] = []
         self.producer: dict[Value, Statement] = {}
+        self.sized: dict[Value, dict[Value, None]] = {}  # what gives the sizes of values
 
     # -- what each node is -----------------------------------------------------------------------------------------
 
@@ -268,7 +269,15 @@ class _Planner:
         """Add what must have run for the size of `value` to be known."""
         found: dict[Value, None] = {}
         self.collect(value, found)
-        into.update({v: None for v in found if v.node.regions or v.node.op.has(Trait.DYNAMIC)})
+        for v in found:
+            if v.node.regions or v.node.op.has(Trait.DYNAMIC):
+                into[v] = None
+            elif v not in self.sized and is_array(v) and symbols_of(*v.shape):
+                # Its sizes are those of what it is computed from: of keys, say, if it is their order.
+                self.sized[v] = {}
+                for operand in v.node.inputs:
+                    self.collect_sizes(operand, self.sized[v])
+            into.update(self.sized.get(v, {}))
 
     def add(self, statement: Statement) -> None:
         self.statements.append(statement)

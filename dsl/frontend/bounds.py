@@ -1,91 +1,143 @@
 """Indices out of bounds that no op of the program would find.
 
-Ops that read at places which the data tells check them, element by element. Nothing does so where a read is not used, and so is not
-part of the graph, or has a result without elements: there the program gets checks of their own. Reads that are used cost nothing more.
+Ops that read or write at places which the data tells check them, element by element. Nothing does so where what they make is not
+used, and so is no part of the program, or has no elements: there the program gets checks of its own. What a loop makes may turn
+out to be unused when the whole function is traced. So each region checks all such places that the user's code names, and `settle`
+takes out the checks of those that the program does read or write. What is used costs nothing more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from dsl.ir.build import Builder
-from dsl.ir.dims import DimLike, lower_bound
+from dsl.ir.dims import DimLike
 from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.liveness import Structured, is_structured, live_values
 from dsl.ir.location import Location
-from dsl.ir.types import I64, Shape, broadcast_shapes, size_of
+from dsl.ir.registry import Trait
+from dsl.ir.types import I64, size_of
 
-__all__ = ["Place", "check_unused", "note_read", "require_inside"]
+__all__ = ["Place", "check", "check_unused", "require_inside", "settle"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """An index along an axis: the op that reads there takes it as `given`."""
+    """An index along an axis: the op that reads or writes there takes it as `given`. `dims` all are the length of the axis."""
 
     index: Value
     given: Value
     axis: int
+    dims: tuple[DimLike, ...]
     size: int | Value
     loc: Location | None
 
-
-def note_read(
-    b: Builder, noted: list[Place], shape: Shape, axes: Sequence[int], indices: Sequence[Value],
-    given: Sequence[Value] | None = None, *, is_empty: bool = False,
-) -> None:  # fmt: skip
-    """Remember a read of an array at indices, to be checked if nothing uses it; check it now if there is nothing to read.
-
-    NumPy looks into indices with axes only if they have elements together. `given` are those that the op takes, broadcast.
-    """
-    spread = broadcast_shapes(*(index.shape for index in indices))
-    rest = [dim for axis, dim in enumerate(shape) if axis not in axes]
-    for axis, index, value in zip(axes, indices, given or indices, strict=True):
-        if index.node.op.name == "nonzero" or (index.shape and 0 in spread):
-            continue
-        place = Place(index, value, axis, _size(b, shape[axis]), b.loc)
-        if is_empty or 0 in spread or any(map(_may_be_zero, rest)):
-            _check(b, place)
-        else:
-            noted.append(place)
+    def is_in(self, spots: Collection[Spot], values: Mapping[Value, Value]) -> bool:
+        """Tell whether some op goes there; `values` says what became of values."""
+        found = [values.get(v, v) for v in (self.index, self.given)]
+        return any((v, dim) in spots for v in found for dim in self.dims)
 
 
-def _may_be_zero(dim: DimLike) -> bool:
-    return (lower_bound(dim) or 0) < 1
-
-
-def _size(b: Builder, dim: DimLike) -> int | Value:
-    """Return a size; one that is a symbol is asked for now, while its array is at hand."""
-    return dim if isinstance(dim, int) else b.size(dim)
+Spot = tuple[Value, DimLike]
+"""An index and the length of the axis that an op applies it to."""
 
 
 def check_unused(b: Builder, noted: list[Place], graph: Graph) -> bool:
-    """Make the program check the places that the graph has no reads at; tell whether there are any."""
-    if not noted:
-        return False
-    read = {value for node in graph.nodes for value in _read_at(node)}
-    unused = [place for place in noted if place.given not in read and place.index not in read]
-    noted.clear()
-    for place in dict.fromkeys(unused):
-        _check(b, place)
+    """Make the program check the places where the graph neither reads nor writes; tell whether there are any."""
+    spots = set(_spots(graph, None)) if noted else set()
+    unused = [place for place in dict.fromkeys(noted) if not place.is_in(spots, {})]
+    for place in unused:
+        check(b, place)
     return bool(unused)
 
 
-def _read_at(node: Node) -> tuple[Value, ...]:
-    """Return the indices that a node checks; those that its regions get are taken for checked, as views are read in there."""
-    if node.regions:
-        return node.inputs
-    return node.inputs[1:] if node.op.name in ("gather", "scatter") else ()
+def settle(graph: Graph, checks: Mapping[Node, Place]) -> Graph:
+    """Return a traced function without those checks of which an op that is used does the work."""
+    doubtful = {node: checks[node] for node in graph.walk() if node in checks}
+    if not doubtful:
+        return graph
+    values: dict[Value, Value] = {}
+    bare = _without(graph, doubtful, values)
+    spots = set(_spots(bare, live_values(bare)))
+    done = {node for node, place in doubtful.items() if place.is_in(spots, values)}
+    return bare if len(done) == len(doubtful) else _without(graph, done, {})
 
 
-def _check(b: Builder, place: Place) -> None:
+def _spots(graph: Graph, live: set[Value] | None) -> Iterator[Spot]:
+    """Yield where the live ops of a graph and its regions go: a view is often made outside of the region that reads it."""
+    outer: dict[Value, Value] = {}
+    for node in graph.walk():
+        if is_structured(node):
+            view = Structured(node)
+            outer.update(
+                (r.params[k], view.operands[k]) for r in node.regions for k in view.invariants
+            )
+        if live is None or any(value in live for value in node.outputs):
+            for index, dim in _own_spots(node):
+                yield index, dim
+                while index in outer:
+                    index = outer[index]
+                    yield index, dim
+
+
+def _own_spots(node: Node) -> list[Spot]:
+    first = {"gather": 1, "scatter": 2}.get(node.op.name)
+    if first is None:
+        return []
+    shape, axes = node.inputs[0].shape, node.attrs["axes"]
+    return [(index, shape[axis]) for index, axis in zip(node.inputs[first:], axes, strict=False)]
+
+
+def _without(graph: Graph, gone: Collection[Node], values: dict[Value, Value]) -> Graph:
+    """Return a graph without some checks, nor the order that they gave to loops and branches; `values` is told what values became."""
+    after: dict[Node, tuple[Node, ...]] = {}
+
+    def moved(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return tuple(dict.fromkeys(new for old in nodes for new in after[old]))
+
+    for node in graph.nodes:
+        before = moved(node.controls)
+        if node in gone:
+            after[node] = before
+            continue
+        regions = tuple(_without(region, gone, values) for region in node.regions)
+        idle = not node.op.has(Trait.EFFECT) and _acts(node.regions) and not _acts(regions)
+        new = _changed(node, values, regions, () if idle else before)
+        after[node] = before if idle else (new,)
+        values.update(zip(node.outputs, new.outputs, strict=True))
+    results = tuple(values.get(value, value) for value in graph.results)
+    effects = moved(graph.effects)
+    if (results, effects) == (graph.results, graph.effects):
+        return graph
+    return Graph(graph.name, graph.params, results, effects)
+
+
+def _acts(regions: tuple[Graph, ...]) -> bool:
+    return any(region.effects for region in regions)
+
+
+def _changed(
+    node: Node, values: Mapping[Value, Value], regions: tuple[Graph, ...], controls: tuple[Node, ...]
+) -> Node:  # fmt: skip
+    inputs = tuple(values.get(value, value) for value in node.inputs)
+    same = all(a is b for a, b in zip(regions, node.regions, strict=True))
+    if same and (inputs, controls) == (node.inputs, node.controls):
+        return node
+    return Node(node.op, inputs, node.attrs, node.types, regions, controls, node.dims, node.loc)
+
+
+def check(b: Builder, place: Place) -> Node:
+    """Make the program raise if a place is not in its axis; return the node that does."""
     around, b.loc = b.loc, place.loc
     size = b.constant(place.size, I64) if isinstance(place.size, int) else place.size
     message = f"index {{}} is out of bounds for axis {place.axis} with size {{}}"
-    require_inside(b, place.index, b.emit("negative", size), size, message)
+    made = require_inside(b, place.index, b.emit("negative", size), size, message)
     b.loc = around
+    return made
 
 
-def require_inside(b: Builder, index: Value, low: Value, size: Value, message: str) -> None:
+def require_inside(b: Builder, index: Value, low: Value, size: Value, message: str) -> Node:
     """Make the program raise unless integers are at least `low` and less than `size`; the message shows the first that is not."""
     if index.dtype != I64:
         index = b.emit("cast", index, dtype=I64)
@@ -93,7 +145,7 @@ def require_inside(b: Builder, index: Value, low: Value, size: Value, message: s
         index, inside = _first_outside(b, _as_vector(b, index), low, size)
     else:
         inside = _is_inside(b, index, low, size)
-    b.node("assert", (inside, index, size), {"message": message, "error": "IndexError"})
+    return b.node("assert", (inside, index, size), {"message": message, "error": "IndexError"})
 
 
 def _as_vector(b: Builder, index: Value) -> Value:

@@ -19,6 +19,7 @@ import numpy as np
 
 from dsl.errors import NonConcreteError, SourceError, UnsupportedError
 from dsl.frontend import formatting
+from dsl.frontend.accesses import noting
 from dsl.frontend.array_likes import LIST_FUNCTIONS, as_arrays, has_array
 from dsl.frontend.branches import is_missing
 from dsl.frontend.captures import adopt, watched
@@ -30,7 +31,7 @@ from dsl.frontend.library import CREATORS, has_traced, implementation, unsupport
 from dsl.frontend.lists import TracedList
 from dsl.frontend.objects import is_plain_class, is_plain_type, note_made
 from dsl.frontend.optional import TracedOptional, unwrap
-from dsl.frontend.scopes import current_scope, current_trace, here
+from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.state import Undefined
 from dsl.frontend.traced import _FUNCTIONS, Traced, lift
 from dsl.frontend.trees import forwarded
@@ -152,12 +153,8 @@ def _call_builtin(fn: Any, special: Any, args: Any, kwargs: Any) -> Any:
 
 def _call_library(fn: Any, reads: bool, args: Any, kwargs: Any) -> Any:
     """Call a function of NumPy; what it reads on its own account is in bounds, so that nobody has to check what it does not use."""
-    noted = current_scope().reads
-    before = len(noted)
-    result = fn(*args, **kwargs)
-    if not reads:
-        del noted[before:]
-    return result
+    with noting(reads):
+        return fn(*args, **kwargs)
 
 
 def _call_ufunc(fn: np.ufunc, args: Any, kwargs: Any) -> Any:

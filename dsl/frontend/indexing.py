@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError, UnsupportedError
-from dsl.frontend.bounds import note_read
+from dsl.frontend.accesses import note_read, note_write
 from dsl.frontend.numbers import assigned, is_assigned
 from dsl.frontend.ranges import distance, is_at_most, range_of
 from dsl.frontend.scopes import current_scope, here
@@ -76,17 +76,21 @@ def getitem(x: Traced, key: Any) -> Any:
     b = current_scope()
     indices = _index_values(chosen)
     plain = [read(index) for index in chosen.indices]
-    note_read(b, b.reads, base.shape, chosen.axes, plain, indices)
+    note_read(b, base.shape, chosen.axes, plain, indices)
     value = b.emit("gather", base, *indices, axes=chosen.axes)
     return wrap(_move_out(value, chosen, indices))
 
 
-def _note_picks(x: Traced, chosen: Selection) -> None:
+def _note_picks(x: Traced, chosen: Selection, *, written: bool = False) -> None:
     """Remember the integers of a subscript that are known only when the program runs."""
     picked = chosen.views[0] if chosen.views else None
-    if isinstance(picked, Picked):
-        b, indices = current_scope(), [value for value, _ in picked.indices]
-        note_read(b, b.reads, x.type.shape, picked.axes, indices, is_empty=0 in chosen.shape)
+    if not isinstance(picked, Picked):
+        return
+    b, indices = current_scope(), [value for value, _ in picked.indices]
+    if written:
+        note_write(b, x.type.shape, picked.axes, indices)
+    else:
+        note_read(b, x.type.shape, picked.axes, indices, is_empty=0 in chosen.shape)
 
 
 def _has_index_array(key: Any) -> bool:
@@ -106,6 +110,7 @@ def setitem(x: Traced, key: Any, value: Any) -> None:
             remedy="use an array",
         )
     chosen = select(x, key)
+    _note_picks(x, chosen, written=True)
     view = _chain(x, chosen.views)
     if (
         isinstance(value, Traced)
@@ -125,6 +130,7 @@ def setitem(x: Traced, key: Any, value: Any) -> None:
 def scatter(x: Traced, key: Any, value: Any, mode: str) -> None:
     """`np.add.at` and its like."""
     chosen = select(x, key)
+    _note_picks(x, chosen, written=True)
     view = _chain(x, chosen.views)
     new = cast(read(lift(value)), x.dtype)
     if chosen.axes:
@@ -170,6 +176,7 @@ def _scatter_into(view: Traced, chosen: Selection, new: Value, mode: str) -> Non
     b = current_scope()
     indices = _index_values(chosen)
     base = read(view)
+    note_write(b, base.shape, chosen.axes, [read(index) for index in chosen.indices], indices)
     spread = broadcast_shapes(*(i.shape for i in indices))
     rest = tuple(dim for axis, dim in enumerate(base.shape) if axis not in chosen.axes)
     count = len(spread)

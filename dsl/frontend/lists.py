@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import LoopTypeError, NonConcreteError, UnsupportedError
+from dsl.frontend.accesses import together
 from dsl.frontend.scopes import Storage, current_scope, current_trace, here
 from dsl.frontend.sharing import Sharing, follow, put_in
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, size_number
@@ -70,7 +71,8 @@ class TracedList:
             return self._also_in(self._part(key))
         for column in self._arrays():
             column.storage.viewers = column.storage.viewers or []
-        item = self._item([column[key] for column in self.columns])
+        with together():
+            item = self._item([column[key] for column in self.columns])
         from dsl.frontend.choices import note_pick
 
         note_pick(item, self)
@@ -85,8 +87,9 @@ class TracedList:
             _widened(lift(column), leaf, kind)
             for column, leaf, kind in zip(self.columns, leaves, kinds, strict=True)
         ]
-        for column, leaf in zip(self.columns, leaves, strict=True):
-            column[key] = leaf
+        with together():
+            for column, leaf in zip(self.columns, leaves, strict=True):
+                column[key] = leaf
         self._follow(old)
         self._note_item(item, old)
 

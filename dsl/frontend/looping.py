@@ -21,6 +21,7 @@ from dsl.errors import (
     NonConcreteError,
     UndefinedError,
 )
+from dsl.frontend.accesses import noting
 from dsl.frontend.branches import if_
 from dsl.frontend.carried import code_of
 from dsl.frontend.conditions import truth
@@ -61,7 +62,8 @@ def _while(state: State, test: Block, body: Block, items: tuple[str, ...] = ()) 
     failed: DslError | None = None
     while True:
         before = state.snapshot() if failed is None else None
-        chosen = predicate(test())
+        with noting(False):  # a traced loop does it again
+            chosen = predicate(test())
         if chosen is False:
             return
         changes = before is not None and not state.is_as(before)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from dsl.errors import LoopTypeError, NonConcreteError, UnsupportedError
+from dsl.frontend.accesses import noting
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import Scope, current_scope, here, move
 from dsl.frontend.traced import (
@@ -278,7 +279,8 @@ class Rows:
         return self.array.type.shape[0]
 
     def item(self, trip: Traced) -> Any:
-        return self.array[trip]
+        with noting(False):
+            return self.array[trip]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.array)
@@ -300,7 +302,8 @@ class Items:
         return self._trips  # type: ignore[no-any-return]
 
     def item(self, trip: Traced) -> Any:
-        return self.items[trip]
+        with noting(False):
+            return self.items[trip]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.items)

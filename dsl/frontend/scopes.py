@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import AliasError, ConversionError, InternalError, LeakError
-from dsl.frontend.bounds import Place, check_unused
+from dsl.frontend.bounds import Place, check, check_unused
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike
 from dsl.ir.graph import Attrs, Graph, Node, Value
@@ -327,7 +327,7 @@ class Scope(Builder):
         self.closed = False
         self.ranges: dict[Value, Any] = {}  # what is known of params that are integers
         self._checked: set[Any] = set()
-        self.reads: list[Place] = []  # at places that the data tells, by the user's code
+        self.places: list[Place] = []  # that the data tells, where the user's code reads or writes
 
     def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
         made = super().node(op, inputs, _placed(op, attrs), **options)
@@ -336,10 +336,21 @@ class Scope(Builder):
         return made
 
     def finish(self, results: Iterable[Value], back: Mapping[Node, Value] | None = None) -> Graph:
-        """Return the graph; reads that it does not need are checked all the same."""
+        """Return the graph; places that it does not need to look at are checked all the same."""
         results = tuple(results)
         graph = super().finish(results, back)
-        return super().finish(results, back) if check_unused(self, self.reads, graph) else graph
+        if not self.places:
+            return graph
+        trace, noted = current_trace(), list(dict.fromkeys(self.places))
+        self.places.clear()
+        if trace is None or trace.is_graph or self._is_all(graph):
+            return super().finish(results, back) if check_unused(self, noted, graph) else graph
+        trace.checks.update((check(self, place), place) for place in noted)
+        return super().finish(results, back)
+
+    def _is_all(self, graph: Graph) -> bool:
+        """Tell whether what a graph of this scope computes is used, whatever follows."""
+        return self.parent is None and not any(node.regions for node in graph.nodes)
 
     def encloses(self, other: Scope | None) -> bool:
         while other is not None and other is not self:
@@ -508,6 +519,8 @@ class Trace:
         self.stale: dict[int, Any] = {}
         self.held: dict[int, tuple[Any, Any]] = {}  # containers that traced lists have copies of
         self.outdated: list[Storage] = []  # those that must not be read any more
+        self.noting = True  # whether the code that runs is the user's
+        self.checks: dict[Node, Place] = {}  # of places, in case that nothing else looks at them
         self.trial = False  # for sizes that are symbols; if it fails, those of the call are taken
         self._calls: dict[
             Any, list[int]

@@ -12,6 +12,7 @@ import numpy as np
 
 from dsl.errors import AliasError, DslError, InternalError, NonConcreteError, UnsupportedError
 from dsl.frontend import runtime  # noqa: F401 - it fills the tables of what traced code calls
+from dsl.frontend.bounds import settle
 from dsl.frontend.branches import Either
 from dsl.frontend.calls import call
 from dsl.frontend.convert import refuse_generator
@@ -538,7 +539,7 @@ def _finish(
         if storage.value is not trace.root.params[index]:
             where = storage.value.node.loc
             written.append((index, outputs.add(storage.get(), ("written", index)), where))
-    graph = trace.root.finish(outputs.values)
+    graph = settle(trace.root.finish(outputs.values), trace.checks)
     if len(trace.scopes) != 1:
         raise InternalError("a region was left open while tracing", location=None)
     captures = sorted(trace.captures.values(), key=lambda c: c.storage.origin or 0)

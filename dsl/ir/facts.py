@@ -14,6 +14,7 @@ from dsl.ir.registry import Trait
 from dsl.ir.types import TensorType, is_inexact, is_integer
 
 __all__ = [
+    "checks_of",
     "commutes",
     "constant_of",
     "depends",
@@ -99,6 +100,26 @@ def is_total(node: Node) -> bool:
             is_total(inner) for region in node.regions for inner in region.nodes
         )
     return fits(node) and (not node.op.has(Trait.CHECKED) or _is_safe(node))
+
+
+def checks_of(value: Value, quiet: set[Node]) -> set[Node]:
+    """Return the nodes that a value is computed from and that may raise; `quiet` are some that need no look, and gets more of them."""
+    seen, found, pending = set[Node](), set[Node](), [value.node]
+    while pending:
+        node = pending.pop()
+        if node in quiet or node in seen:
+            continue
+        seen.add(node)
+        if any(inner.op.has(Trait.CHECKED) and not _is_safe(inner) for inner in _within(node)):
+            found.add(node)
+        pending += [operand.node for operand in node.inputs]
+    if not found:
+        quiet |= seen
+    return found
+
+
+def _within(node: Node) -> list[Node]:
+    return [node, *(inner for region in node.regions for inner in region.walk())]
 
 
 def _is_safe(node: Node) -> bool:

@@ -7,18 +7,20 @@ A rule is titled by its algebra:
 The left side is a pattern of ops, variables and numbers; a number matches a constant of exactly that value, -0.0 and
 0.0 being different, in any splatted form. The right side is a variable, a number, a pattern to build, or a function of
 the `Match`. `apply_rules` indexes rules by op and applies them bottom-up to a fixpoint. A rule applies only if the
-result keeps the type of what it replaces and no run-time check of sizes is lost.
+result keeps the type of what it replaces, and no check at run time is lost: of sizes, or by an op that may raise and stands in
+what the right side does without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from dsl.ir.facts import commutes, fits, splat_of
+from dsl.ir.facts import checks_of, commutes, fits, splat_of
 from dsl.ir.graph import Node, Value
 from dsl.ir.rewrite import Rewrite, Rewriter, UnknownSize
 from dsl.ir.types import TensorType, is_integer
@@ -99,7 +101,7 @@ class Rule:
             return None
         for bound in _matches(self.left, node, {}):
             match = Match(builder, node, bound)
-            if self.when(match) and fits(node):
+            if self.when(match) and fits(node) and self._keeps_checks(match):
                 found = self._build(match)
                 if found is not None and found.type == node.types[0] and found is not node.output:
                     return found
@@ -111,12 +113,29 @@ class Rule:
         except UnknownSize:
             return None
 
+    def _keeps_checks(self, match: Match) -> bool:
+        """Tell whether what the rule drops cannot raise, or only where what it keeps does."""
+        if not self.dropped:
+            return True
+        quiet = match.builder.memo.setdefault(checks_of, set())
+        lost = {node for var in self.dropped for node in checks_of(match[var], quiet)}
+        if not lost:
+            return True
+        kept = [match[var] for var in _leaves(self.right) if isinstance(var, Var)]  # type: ignore[arg-type]
+        return lost <= {node for value in kept for node in checks_of(value, quiet)}
+
+    @cached_property
+    def dropped(self) -> set[Var]:
+        """The variables that only the left side has."""
+        if callable(self.right):
+            return set()
+        return {v for v in _leaves(self.left) if isinstance(v, Var)} - set(_leaves(self.right))
+
     def keeps_deadness(self) -> bool:
         """Tell whether both sides are dead for the same tokens, which only the same variables on both assure."""
         if callable(self.right):
             return False
-        left, right = _leaves(self.left), _leaves(self.right)
-        return {v for v in left if isinstance(v, Var)} == set(right)
+        return not self.dropped and all(isinstance(v, Var) for v in _leaves(self.right))
 
 
 def _leaves(pattern: Pattern) -> list[Any]:

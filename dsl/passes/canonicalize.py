@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 
 from dsl.ir.facts import commutes, constant_of
 from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.liveness import Structured
 from dsl.ir.patterns import apply_rules
 from dsl.ir.rewrite import Rewriter, rebuild
 from dsl.ir.types import I64
-from dsl.passes.dce import Structured, dce, narrow
+from dsl.passes.dce import dce, narrow
 from dsl.passes.rules import CANONICAL, is_constant
 
 __all__ = ["canonicalize"]

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from dsl.ir.facts import is_total
 from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.liveness import Structured
 from dsl.ir.rewrite import Rewriter, rebuild, with_params
-from dsl.passes.dce import Structured
 
 __all__ = ["licm"]
 

@@ -19,10 +19,11 @@ import numpy as np
 from dsl.autodiff.region import inline
 from dsl.compile import Compiled
 from dsl.errors import UnsupportedError
+from dsl.frontend.bounds import settle
 from dsl.frontend.calls import call
 from dsl.frontend.leaves import BranchRaise, info_of
 from dsl.frontend.regions import discard, emit_raise, region_of
-from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here
+from dsl.frontend.scopes import Scope, Storage, Trace, current_scope, current_trace, here
 from dsl.frontend.state import (
     Undefined,
     change_contents,
@@ -241,7 +242,7 @@ def trace_inner(
             result = taken(call(fn, *inner_args, **inner_kwargs))
         except BranchRaise as signal:
             raised, result = signal.error, tuple(getattr(signal.error, "dsl_values", ()))
-        made = _finish(scope, leading, leaves, result)
+        made = _finish(trace, scope, leading, leaves, result)
     if raised is not None:
         _raise_outside(raised, made, stands is not None)
     return _reading_outside(made) if trace.is_graph else made
@@ -288,7 +289,9 @@ def _leaf(leaf: Any, path: str) -> Leaf:
     return Leaf(value, value.type, traced.kind, _pretty(path))
 
 
-def _finish(scope: Scope, leading: list[Value], leaves: list[Leaf], result: Any) -> Inner:
+def _finish(
+    trace: Trace, scope: Scope, leading: list[Value], leaves: list[Leaf], result: Any
+) -> Inner:
     values: list[Value] = []
     structure, places, kinds = _take_apart(result, values)
     held = [(item, held_by(*item[:2])) for item in scope.attributes.values()]
@@ -301,6 +304,7 @@ def _finish(scope: Scope, leading: list[Value], leaves: list[Leaf], result: Any)
     written = [(storage, len(values) + k) for k, storage in enumerate(replaced)]
     captured = list(scope.captured)
     graph = region_of(scope, captured, [*values, *replaced.values()], leading)
+    graph = settle(graph, trace.checks)
     discard(scope)
     opened = {key: held for key, (held, _, _) in scope.opened.items()}
     return Inner(graph, leaves, captured, structure, kinds, places, written, attributes, opened)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError
-from dsl.frontend.bounds import note_read
+from dsl.frontend.accesses import note_read
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     _FUNCTIONS,
@@ -230,7 +230,7 @@ def gather_axis(x: Array, indices: Array, axis: int) -> Array:
     index = cast(read(indices), I64) if indices.dtype.kind == "b" else read(indices)
     b = current_scope()
     if 0 not in x.type.shape[:axis]:  # else `np.take` looks at no index
-        note_read(b, b.reads, x.type.shape, (axis,), [index])
+        note_read(b, x.type.shape, (axis,), [index])
     value = b.emit("gather", read(x), index, axes=(axis,))
     count = len(index.shape)
     if axis and count:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError, TypeRuleError
-from dsl.frontend.bounds import note_read
+from dsl.frontend.accesses import note_read
 from dsl.frontend.functions.arguments import (
     array_of,
     ask,
@@ -107,7 +107,7 @@ def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
     x, index, axis = _flat_along(array_of(arr), indices, axis)
     values = broadcast_values([read(i) for i in _open_index(x, index, axis)])
     b, every = current_scope(), tuple(range(x.ndim))
-    note_read(b, b.reads, x.type.shape, every, values)
+    note_read(b, x.type.shape, every, values)
     return fresh(b.emit("gather", read(x), *values, axes=every))
 
 
