@@ -425,6 +425,18 @@ def test_a_loop_that_only_a_derivative_makes_unused_goes() -> None:
     np.testing.assert_array_equal(dsl.grad(total)(np.ones(4), 3), [3, 3, 3, 0])
 
 
+def test_a_loop_that_only_gradients_of_its_result_make_unused_goes() -> None:
+    def slope(x, n):
+        s = 0.0
+        for i in range(n):
+            s += 3.0 * x[i]
+        return dsl.gradients(s, [x])[0]
+
+    text = dsl.jit(slope).ir(np.ones(4), 4, stage="optimized")
+    assert text.count("scan(") == 1
+    assert "assert" not in text
+
+
 NOTHING: dict[str, Any] = {
     "a row of no columns": lambda x, i, k: x[i, :0],
     "rows of no columns": lambda x, i, k: x[k, :0],

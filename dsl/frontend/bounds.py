@@ -52,15 +52,19 @@ def check_unused(b: Builder, noted: list[Place], graph: Graph) -> bool:
     return bool(unused)
 
 
-def settle(graph: Graph, checks: Mapping[Node, Place]) -> Graph:
-    """Return a traced function without those checks of which an op that is used does the work."""
+def settle(graph: Graph, checks: dict[Node, Place | None]) -> Graph:
+    """Return a traced function without those checks of which an op that is used does the work; they are None from then on.
+
+    What derivatives make unused afterwards so stays unchecked.
+    """
     doubtful = {node: checks[node] for node in graph.walk() if node in checks}
     if not doubtful:
         return graph
     values: dict[Value, Value] = {}
     bare = _without(graph, doubtful, values)
     spots = set(_spots(bare, live_values(bare)))
-    done = {node for node, place in doubtful.items() if place.is_in(spots, values)}
+    done = {node for node, p in doubtful.items() if p is None or p.is_in(spots, values)}
+    checks.update(dict.fromkeys(done))
     return bare if len(done) == len(doubtful) else _without(graph, done, {})
 
 

@@ -520,7 +520,9 @@ class Trace:
         self.held: dict[int, tuple[Any, Any]] = {}  # containers that traced lists have copies of
         self.outdated: list[Storage] = []  # those that must not be read any more
         self.noting = True  # whether the code that runs is the user's
-        self.checks: dict[Node, Place] = {}  # of places, in case that nothing else looks at them
+        self.checks: dict[
+            Node, Place | None
+        ] = {}  # of places, in case that nothing else looks at them
         self.trial = False  # for sizes that are symbols; if it fails, those of the call are taken
         self._calls: dict[
             Any, list[int]

@@ -12,6 +12,7 @@ from dsl.autodiff.cotangents import combine
 from dsl.autodiff.flow import carries, joins_ranks
 from dsl.autodiff.reverse import Reverse
 from dsl.errors import GradientError, UnsupportedError
+from dsl.frontend.bounds import settle
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import cast, lift, read, wrap
 from dsl.ir.algebra import Algebra
@@ -169,6 +170,9 @@ def _pull(
     cut = [v for node in nodes if _is_leaf(node) for v in node.outputs if v not in leaves]
     graph = Graph(scope.name, (*leaves, *cut), tuple(outputs), tuple(meetings))
     _check_effects(nodes, set(leaves))
+    trace = current_trace()
+    assert trace is not None
+    graph = settle(graph, trace.checks)
     active = [k < len(leaves) for k in range(len(graph.params))]
     reverse = Reverse(graph, scope, graph.params, active, [True] * len(outputs))
     found = reverse.pull(scope, seeds)
