@@ -597,6 +597,14 @@ def test_one_check_for_the_memory_of_all_arrays() -> None:
     assert text.count("store i64 2, ptr") == 1
 
 
+def printed_by(text: str) -> tuple[str, str]:
+    """Return what another process prints that runs a text, and its errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout, done.stderr
+
+
 def test_memory_that_cannot_be_had_in_a_loop() -> None:
     """In a process of its own with little memory, so that the machine does not suffer."""
     text = (
@@ -615,10 +623,7 @@ def test_memory_that_cannot_be_had_in_a_loop() -> None:
         "except MemoryError:\n"
         "    print('MemoryError', x[0], len(compiled(x, 2)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.stdout, done.stderr) == ("MemoryError 0.0 4000\n", "")
+    assert printed_by(text) == ("MemoryError 0.0 4000\n", "")
 
 
 def test_an_error_leaves_the_function_usable() -> None:
@@ -657,10 +662,7 @@ def test_scratch_memory_that_cannot_be_had() -> None:
         "    resource.setrlimit(resource.RLIMIT_AS, before)\n"
         "    print('MemoryError', compiled(x).sum().round())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.stdout, done.stderr) == ("MemoryError 300.0\n", "")
+    assert printed_by(text) == ("MemoryError 300.0\n", "")
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -72,12 +72,6 @@ class Nests(Scattered):
         for k in groups[0]:
             del evaluator.points[self.kernel.variables[k]]
 
-    def place(self, evaluator: Evaluator, group: Sequence[int], at: Operand) -> None:
-        """Put merged axes at a position: the last one carries it, see `merged`."""
-        for k in group[:-1]:
-            evaluator.points[self.kernel.variables[k]] = 0
-        evaluator.points[self.kernel.variables[group[-1]]] = at
-
     def unflatten(self, evaluator: Evaluator, groups: Sequence[Sequence[int]], at: Operand) -> None:
         """Set the points of flattened loops from their common counter."""
         fn = evaluator.fn

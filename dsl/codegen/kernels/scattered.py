@@ -45,9 +45,7 @@ class Scattered(VectorLoops):
             looking = dataclasses.replace(
                 evaluator, on_bad=unchecked, points=dict(evaluator.points)
             )
-            for k in group[:-1]:
-                looking.points[self.kernel.variables[k]] = 0
-            looking.points[self.kernel.variables[group[-1]]] = fn.add(at, _AHEAD)
+            self.place(looking, group, fn.add(at, _AHEAD))
             told = [Value(str(number), "i32") for number in (0, 3, 1)]  # to read, to keep, data
             with looking.scope():
                 for e in loads:

@@ -12,7 +12,7 @@ from dsl.codegen import elementwise
 from dsl.codegen.accesses import stride_of, walk
 from dsl.codegen.arrays import Array, Scalar
 from dsl.codegen.elementwise.reals import MATH
-from dsl.codegen.evaluate import Host
+from dsl.codegen.evaluate import Evaluator, Host
 from dsl.codegen.expressions import Affine, Expression, Var
 from dsl.codegen.llvm import Function, Operand, Value, Variable
 from dsl.codegen.plan import Kernel, Root, Stage, is_checked, reads_of
@@ -172,6 +172,12 @@ class Space:
         return own if all(var not in i.vars for i in index[:-1]) else None
 
     # -- merging axes ------------------------------------------------------------------------------------------------
+
+    def place(self, evaluator: Evaluator, group: Sequence[int], at: Operand) -> None:
+        """Put merged axes at a position: the last one carries it, see `merged`."""
+        for k in group[:-1]:
+            evaluator.points[self.kernel.variables[k]] = 0
+        evaluator.points[self.kernel.variables[group[-1]]] = at
 
     def merged(self, axes: Sequence[int]) -> list[list[int]]:
         """Group neighbouring axes over which every access runs through memory in one stride.
