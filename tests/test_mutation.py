@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -961,6 +962,58 @@ def test_write_to_what_is_perhaps_another_array_is_refused(write: Function) -> N
         with pytest.raises(dsl.DslError, match="may or may not share memory"):
             dsl.jit(write)(x)
         np.testing.assert_array_equal(x, before)
+
+
+def sum_of_chosen(rows, x):
+    best = rows[0]
+    for i in range(len(x)):
+        if x[i] > 0:
+            best = rows[i]
+
+    def again():
+        return again, best
+
+    return again()[1].sum()
+
+
+def written_after_a_choice(x):
+    rows = np.arange(9.0).reshape(3, 3)
+    chosen = sum_of_chosen(rows, x)
+    rows[0] = 5
+    return rows, chosen
+
+
+def count_of_kept(row, x):
+    rows = []
+    for v in x:
+        if v > 0:
+            rows.append(row)
+
+    def again():
+        return again, rows
+
+    return len(again()[1])
+
+
+def written_after_a_list(x):
+    total = 0.0
+    if x[0] > 0:
+        row = x * 2
+        total += count_of_kept(row, x)
+        row[0] += 5
+        total += row.sum()
+    return total
+
+
+@pytest.mark.parametrize("write", [written_after_a_choice, written_after_a_list])
+def test_what_only_a_cycle_of_garbage_holds_is_no_reason_to_refuse(write: Function) -> None:
+    """Whether a program compiles must not depend on when Python collected garbage last."""
+    gc.disable()
+    try:
+        for x in SIGNS:
+            check_as_plain(write, x)
+    finally:
+        gc.enable()
 
 
 def test_arrays_that_many_branches_swap_are_refused_at_once() -> None:

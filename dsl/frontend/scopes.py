@@ -10,6 +10,7 @@ a scope remembers the contents that it replaced in storages from outside, so tha
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import threading
@@ -196,7 +197,8 @@ class Storage:
 
     def set(self, value: Value) -> None:
         """Replace the contents."""
-        self._refuse_ambiguous(_Chains())
+        if self.aliases or self.ambiguous:
+            self._refuse_ambiguous()
         if self.shares:
             _refuse_shared(self, ())
         self._replace(value)
@@ -233,15 +235,10 @@ class Storage:
         self.value, self.scope = value, scope
         self.version += 1
 
-    def _refuse_ambiguous(self, chains: _Chains, seen: tuple[Storage, ...] = ()) -> None:
-        for edge in self.aliases:
-            other = edge.other_than(self)
-            if edge.scope.encloses(current_scope()) and not any(other is s for s in seen):
-                chains.follow(len(seen))
-                other._refuse_ambiguous(chains, (*seen, self))
-        for ref in self.ambiguous:
-            if (storage := ref()) is None or any(storage is s for s in seen):
-                continue
+    def _refuse_ambiguous(self) -> None:
+        if self._is_ambiguous():
+            gc.collect()  # what no variable holds any more may be in a cycle
+        for storage in self._ambiguous_with(_Chains(), ()):
             text = "this write goes to an array that may or may not share memory with another one"
             if self.shown is not None or storage.shown is not None:
                 raise AliasError(
@@ -254,6 +251,20 @@ class Storage:
                 location=here(),
                 remedy=f"copy the array in the branch: `y = x.copy()` (the branch's result was made at {storage.loc})",
             )
+
+    def _is_ambiguous(self) -> bool:
+        return any(True for _ in self._ambiguous_with(_Chains(), ()))
+
+    def _ambiguous_with(self, chains: _Chains, seen: tuple[Storage, ...]) -> Iterator[Storage]:
+        """Yield the storages that may be the memory of this one, or of one that is the same memory when a predicate holds."""
+        for edge in self.aliases:
+            other = edge.other_than(self)
+            if edge.scope.encloses(current_scope()) and not any(other is s for s in seen):
+                chains.follow(len(seen))
+                yield from other._ambiguous_with(chains, (*seen, self))
+        for ref in self.ambiguous:
+            if (storage := ref()) is not None and not any(storage is s for s in seen):
+                yield storage
 
 
 def _refuse_shared(storage: Storage, path: Iterable[Storage]) -> None:

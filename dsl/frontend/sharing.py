@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dsl.errors import AliasError
-from dsl.frontend.scopes import Scope, Storage, current_trace, here
+from dsl.frontend.scopes import Scope, Storage, Trace, current_trace, here
 from dsl.ir.location import Location
 
 __all__ = [
@@ -141,18 +142,30 @@ def refuse_shared(storage: Storage, path: Iterable[Storage] = ()) -> None:
     If only this function can read the copy, and no loop around carries it, it is enough to refuse to read it afterwards.
     """
     trace = current_trace()
-    for other, each in others(storage):
-        if (
-            trace is None
-            or any(other is s for s in path)
-            or not _is_seen(other, each, trace.scopes[-1])
-        ):
-            continue
-        if other is storage or other.outside or other.scope is not trace.root:
+    if trace is None:
+        return
+    if any(_must_change(other, storage, trace.root) for other, _ in _seen(storage, path, trace)):
+        gc.collect()  # what no variable holds any more may be in a cycle
+    for other, each in _seen(storage, path, trace):
+        if _must_change(other, storage, trace.root):
             _refuse(each, here())
         if other.stale is None:
             other.stale = functools.partial(_refuse, each, here())
             trace.outdated.append(other)
+
+
+def _seen(
+    storage: Storage, path: Iterable[Storage], trace: Trace
+) -> Iterator[tuple[Storage, Share]]:
+    """Yield the storages for the same arrays, apart from some, that the program can still read."""
+    for other, each in others(storage):
+        if not any(other is s for s in path) and _is_seen(other, each, trace.scopes[-1]):
+            yield other, each
+
+
+def _must_change(other: Storage, storage: Storage, root: Scope) -> bool:
+    """Tell whether it is not enough to refuse reads of a storage after another for the same arrays has changed."""
+    return other is storage or other.outside or other.scope is not root
 
 
 def _refuse(each: Share, where: Location | None) -> None:
