@@ -17,7 +17,7 @@ import pytest
 from dsl.commands import bench
 from dsl.commands.bench.case import ROWS, Case, Target
 from dsl.commands.bench.load import all_cases, case_named, matching
-from dsl.commands.bench.measure import Contender, Result, disagreement, measure
+from dsl.commands.bench.measure import TRIES, Contender, Result, disagreement, measure
 from dsl.commands.bench.peers import NAMES, Dsl, Peer, make_peers
 from dsl.commands.bench.probe import peak_memory, warm_start
 from dsl.commands.bench.report import failures, record, tables
@@ -105,6 +105,27 @@ def test_a_run_prints_ratios_and_writes_json(
     assert case["targets"] == [{"ratio": 1.0, "peers": ["numpy", "jax"]}]
 
 
+def test_laps_measure_every_case_again_and_keep_all_samples(
+    tmp_path: Path, peers: dict[str, Peer]
+) -> None:
+    cases, counts = matching(all_cases(), ["silu-f32-1M", "while-collatz"]), []
+    for result in bench.run_cases(cases, peers, "quick", 3):
+        counts.append((result.case.name, len(result.contenders["dsl"].samples)))
+    names = [case.name for case in cases]
+    assert counts == [(name, lap) for lap in (1, 2, 3) for name in names]
+
+
+def test_two_starts_of_a_new_process_count_as_the_quicker_with_the_compiles_of_both() -> None:
+    first, second = (Result(make_case(), {}, quick=False) for _ in range(2))
+    first.warm = {"overhead": 0.2, "llvm_compiles": 1}
+    second.warm = {"overhead": 0.1, "llvm_compiles": 0}
+    first.add(second)
+    assert first.warm == {"overhead": 0.1, "llvm_compiles": 1}
+    second.warm = {"error": "code 1"}
+    first.add(second)
+    assert first.warm == {"error": "code 1"}
+
+
 def test_peers_that_are_not_installed_are_left_out_and_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +194,25 @@ def test_another_result_is_a_failure_and_takes_no_part_in_the_race(peers: dict[s
     assert failures([result]) == ["made-up: numba wrong: 100 % of the elements differ"]
     assert result.ratios.keys() == {"numpy"}
     assert "WRONG" in tables([result], ["numpy", "numba"])
+
+
+def test_first_calls_take_turns(peers: dict[str, Peer]) -> None:
+    order: list[str] = []
+
+    class Compiler(Peer):
+        compiles = True
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def forget(self) -> None:
+            order.append(self.name)
+
+    case = make_case(numba=add, jax=add)
+    others: dict[str, Peer] = {"numba": Compiler("numba"), "jax": Compiler("jax")}
+    measure(case, peers | others, bench.Pace(race=0.0, patience=0.0, compiles=1e9), quick=True)
+    assert order == ["numba", "jax"] * TRIES
 
 
 def test_a_program_that_raises_is_a_failure(peers: dict[str, Peer]) -> None:

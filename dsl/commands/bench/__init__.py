@@ -53,13 +53,14 @@ def run(words: Sequence[str]) -> int:
     mode = "quick" if given.quick else "full" if given.full else "short"
     with tempfile.TemporaryDirectory(prefix="dsl-bench-") as folder:
         peers, missing = make_peers(_peer_names(given), NAMES, Dsl(Path(folder)))
-        facts = describe(peers, missing, mode)
+        facts = describe(peers, missing, mode) | {"laps": given.laps}
         if missing:
             print(f"Not installed, so left out: {', '.join(missing)}", file=sys.stderr)
         with config.override(cache_dir=folder):
             results: list[Result] = []
-            for result in run_cases(cases, peers, mode):
-                results.append(result)
+            for result in run_cases(cases, peers, mode, given.laps):
+                if len(results) < len(cases):
+                    results.append(result)
                 if given.json:
                     save(given.json, record(results, facts))
     print(tables(results, [name for name in peers if name != "dsl"]))
@@ -84,25 +85,33 @@ def _run_family(given: argparse.Namespace) -> int:
     return run_rates("quick" if given.quick else "full" if given.full else "short", given.json)
 
 
-def run_cases(cases: Sequence[Case], peers: dict[str, Peer], mode: str) -> Iterator[Result]:
-    """Measure the cases one after the other, with a bar of progress."""
+def run_cases(
+    cases: Sequence[Case], peers: dict[str, Peer], mode: str, laps: int = 1
+) -> Iterator[Result]:
+    """Measure the cases one after the other, in each of some laps, with a bar of progress; yield what is known of the case."""
+    known: dict[str, Result] = {}
     for peer in peers.values():
         peer.start()
-    for case in progress(cases, "benchmarks"):
-        result = measure(case, peers, PACES[mode], quick=mode == "quick")
+    for case in progress([*cases] * laps, "benchmarks"):
+        first = known.get(case.name)
+        result = measure(case, peers, PACES[mode], quick=mode == "quick", again=first is not None)
         if mode != "quick":
-            _probe(result, peers, mode)
-        yield result
+            _probe(result, peers, mode, memory=first is None)
+        if first is None:
+            known[case.name] = result
+        else:
+            first.add(result)
+        yield known[case.name]
 
 
-def _probe(result: Result, peers: dict[str, Peer], mode: str) -> None:
+def _probe(result: Result, peers: dict[str, Peer], mode: str, *, memory: bool) -> None:
     """Measure what needs a process of its own; the memory of peers only in a full run, as NumPy's takes long."""
     case, ours = result.case, peers["dsl"]
     assert isinstance(ours, Dsl)
     if result.contenders["dsl"].error:
         return
     result.warm = warm_start(case, ours.cache)
-    if case.memory:
+    if case.memory and memory:
         names = [n for n in peers if n in case.ways] if mode == "full" else ["dsl"]
         result.memory = {name: peak_memory(case, name) for name in names}
 
@@ -142,6 +151,12 @@ def _check_files(given: argparse.Namespace) -> None:
         raise ConfigError("--plot needs matplotlib", remedy='pip install "dsl[bench]"')
 
 
+def _positive(word: str) -> int:
+    if not word.isdigit() or not int(word):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a positive whole number")
+    return int(word)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dsl bench", description=__doc__)
     add = parser.add_argument
@@ -152,6 +167,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--static", action="store_true", help="cuda: what is known of the kernels without a GPU")
     add("--full", action="store_true", help="every case, measured longer, torch.compile included")
+    add(
+        "--laps", type=_positive, default=1, metavar="N",
+        help="measure everything so many times, one round after the other: the best of all counts",
+    )  # fmt: skip
     add("--quick", action="store_true", help="every case at a tiny size: whether it works")
     add("--case", action="append", metavar="PATTERN", help="cases whose name or row contains this")
     add("--peers", metavar="NAMES", help=f"some of {','.join(NAMES)}")

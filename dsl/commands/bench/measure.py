@@ -1,16 +1,16 @@
 """Measure one case: first calls, agreement of the results, then the race.
 
-Every contender is built afresh and called once, which gives the time of a cold compile; its result is compared with
-NumPy's, or with that of the first contender where plain Python is too slow. Then the contenders take turns, so that
-what disturbs the machine disturbs them alike, until each has used its share of time; the best of its samples counts. A
-sample is as many calls as fill two milliseconds.
+The contenders take turns, so that what disturbs the machine disturbs them alike. First each is built afresh and called, several
+times, which gives the time of a cold compile; its result is compared with NumPy's, or with that of the first contender where plain
+Python is too slow. Then they are called until each has used its share of time; the best of its samples counts. A sample is as many
+calls as fill two milliseconds. `Result.add` takes what was measured of the same case at another time.
 """
 
 from __future__ import annotations
 
 import time
 import timeit
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ __all__ = ["Contender", "Pace", "Result", "disagreement", "make_timer", "measure
 FILL = 2e-3  # seconds that a sample lasts at least
 PAUSE = 2e-3  # lets the threads of the last contender stop spinning before the next one starts
 MOST_SAMPLES = 200
-TRIES = 5  # of a cold compile
+TRIES = 10  # of a cold compile
 
 
 @dataclass(frozen=True)
@@ -87,25 +87,37 @@ class Result:
         raced = [c for c in self.contenders.values() if c.samples and c is not ours]
         return {c.name: c.best / ours.best for c in raced}
 
+    def add(self, other: Result) -> None:
+        """Take what was measured of the same case at another time: the best of all samples counts."""
+        for name, contender in self.contenders.items():
+            found = other.contenders[name]
+            contender.firsts += found.firsts
+            contender.samples += found.samples
+            contender.error = contender.error or found.error
+        self.warm = _better(self.warm, other.warm)
 
-def measure(case: Case, peers: Mapping[str, Peer], pace: Pace, *, quick: bool) -> Result:
-    """Run one case with the peers that it has a way for."""
+
+def _better(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the quicker of two starts in a new process, with the compiles of both; one that failed, if one did."""
+    if not one or not other or "error" in one or "error" in other:
+        return other if "error" in other else one or other
+    compiles = one["llvm_compiles"], other["llvm_compiles"]
+    most = None if None in compiles else max(compiles)
+    return {**min(one, other, key=lambda warm: warm["overhead"]), "llvm_compiles": most}
+
+
+def measure(
+    case: Case, peers: Mapping[str, Peer], pace: Pace, *, quick: bool, again: bool = False
+) -> Result:
+    """Run one case with the peers that it has a way for; `again` when it has been run before."""
     inputs = case.make_inputs(quick=quick)
     skipped = {"numpy"} if case.plain_is_slow and not quick else set()
     names = [n for n in peers if n in case.ways and n not in skipped]
     result = Result(case, {name: Contender(name, peers[name]) for name in names}, quick)
     result.input_bytes = sum(x.nbytes for x in inputs if isinstance(x, np.ndarray))
-    reference = None
     # dsl comes last, so that there is something to compare it with.
-    for contender in sorted(result.contenders.values(), key=_order):
-        found = _first_calls(contender, case, inputs, pace)
-        if found is None:
-            continue
-        if reference is None and contender.name != "dsl":
-            result.checked_against, reference = contender.name, found
-        elif reference is not None:
-            contender.error = disagreement(found, reference, case)
-    if reference is None:
+    _first_calls(result, sorted(result.contenders.values(), key=_order), inputs, pace, again)
+    if not result.checked_against:
         _check_tiny(result)
     _race([c for c in result.contenders.values() if not c.error], pace)
     return result
@@ -130,38 +142,51 @@ def _check_tiny(result: Result) -> None:
 
 
 def _first_calls(
-    contender: Contender, case: Case, inputs: tuple[Any, ...], pace: Pace
+    result: Result, contenders: Sequence[Contender], inputs: tuple[Any, ...], pace: Pace, again: bool
+) -> None:  # fmt: skip
+    """Build and call in turns, again while that is quick; compare the first results; leave timers for the race."""
+    given = {c.name: [c.peer.give(argument) for argument in inputs] for c in contenders}
+    reference, running = None, list(contenders)
+    for k in range(TRIES):
+        for contender in running:
+            found = _first_call(contender, result.case, given[contender.name], again or k > 0)
+            if found is None or k > 0:
+                continue
+            if reference is None and contender.name != "dsl":
+                result.checked_against, reference = contender.name, found
+            elif reference is not None:
+                contender.error = disagreement(found, reference, result.case)
+        running = [c for c in running if _wants_another(c, pace)]
+
+
+def _wants_another(contender: Contender, pace: Pace) -> bool:
+    return (
+        contender.peer.compiles and not contender.error and sum(contender.firsts) <= pace.compiles
+    )
+
+
+def _first_call(
+    contender: Contender, case: Case, args: list[Any], again: bool
 ) -> list[np.ndarray] | None:
-    """Build and call, again while that is quick; leave a timer for the race. Return the result, or None."""
+    """Build and call; leave a timer. Return the result, or None."""
     peer = contender.peer
-    args = [peer.give(argument) for argument in inputs]
+    contender.timer = None  # so that nothing keeps the last try's code alive
     try:
-        for _ in range(TRIES if peer.compiles else 1):
-            call = result = None  # so that nothing keeps the last try's code alive
-            call, result = _first_call(contender, case, args)
-            if sum(contender.firsts) > pace.compiles:
-                break
+        with peer.cold(again=again):
+            counted = llvm_compiles()
+            call = peer.build(case.ways[contender.name])
+            start = time.perf_counter()
+            result = peer.wait(call(*args))
+            spent = time.perf_counter() - start
     except Exception as error:
         contender.error = f"{type(error).__name__}: {_first_line(error)}"
         return None
-    assert call is not None
-    contender.timer = make_timer(peer, call, args, result)
-    return arrays(result, peer)
-
-
-def _first_call(contender: Contender, case: Case, args: list[Any]) -> tuple[Function, Any]:
-    peer, again = contender.peer, bool(contender.firsts)
-    with peer.cold(again=again):
-        counted = llvm_compiles()
-        call = peer.build(case.ways[contender.name])
-        start = time.perf_counter()
-        result = peer.wait(call(*args))
-        spent = time.perf_counter() - start
     # A later try of dsl that compiled nothing, because the process remembers the code, was not cold.
     remembered = contender.name == "dsl" and counted is not None and counted == llvm_compiles()
     if not (again and remembered):
         contender.firsts.append(spent)
-    return call, result
+    contender.timer = make_timer(peer, call, args, result)
+    return arrays(result, peer)
 
 
 def make_timer(peer: Peer, call: Function, args: list[Any], result: Any) -> timeit.Timer:
