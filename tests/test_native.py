@@ -1256,3 +1256,21 @@ def test_long_programs_of_calls_are_left_as_they_are() -> None:
     assert "optnone" in dsl.jit(layers).ir(x, weights, stage="llvm")
     np.testing.assert_allclose(dsl.jit(layers)(x, weights), layers(x, weights), rtol=1e-9)
     assert "optnone" not in dsl.jit(formula).ir(0.1, 0.2, stage="llvm")
+
+
+def test_a_program_that_passes_its_loop_on_to_threads_is_left_as_it_is() -> None:
+    """What it does itself takes nanoseconds, whatever LLVM makes of it; a loop of its own may take long."""
+
+    def row_sums(x):
+        return np.exp(x).sum(axis=1)
+
+    def smoothed(x):
+        y = np.exp(x)
+        for _ in range(3):
+            y[1:-1] = (y[:-2] + y[2:]) / 2
+        return y
+
+    x = np.random.default_rng(0).standard_normal((2000, 300))
+    assert "optnone" in dsl.jit(row_sums).ir(x, stage="llvm")
+    np.testing.assert_allclose(dsl.jit(row_sums)(x), row_sums(x), rtol=1e-12)
+    assert "optnone" not in dsl.jit(smoothed).ir(x, stage="llvm")

@@ -257,6 +257,10 @@ def _with_notes(text: str, notes: Sequence[str]) -> str:
     return "\n".join(pieces)
 
 
+_FORWARD = {"allocs", "body", "exit", "then", "else", "fi"}
+"""Blocks that no later one returns to, apart from the allocations, which are emitted last and run first."""
+
+
 class Point(NamedTuple):
     """A place in a function under construction, and what its module was then."""
 
@@ -299,6 +303,15 @@ class Function:
     def floats(self) -> int:
         """Return how many lines compute with floats."""
         return sum(" = f" in line for line in self._lines)
+
+    def is_straight(self) -> bool:
+        """Return whether it surely has no loops: other blocks than those of branches may be theirs."""
+        labels = [line for line in self._lines if line.endswith(":")]
+        return all(label.rstrip("0123456789:") in _FORWARD for label in labels)
+
+    def calls(self, name: str) -> bool:
+        """Return whether a function is called here."""
+        return any(f"@{name}(" in line for line in self._lines)
 
     def note(self, attributes: str) -> None:
         """Give the function other attributes."""

@@ -28,6 +28,7 @@ __all__ = ["Program"]
 
 
 _CALLS = 50  # lines of a long program for each that computes with floats, if all it does is call
+_FEW = 8  # lines that compute with floats in a short one of that kind
 
 
 class Program:
@@ -97,10 +98,20 @@ class Program:
         fn.branch(self.exit)
         self.emit_exit()
         self.emit_allocs(allocs, body)
-        if self.is_long and fn.floats() * _CALLS < fn.length():
-            # All pointers live from the first line to the last: to find registers for them takes LLVM most of its time.
+        if self._but_calls():
             fn.note("nounwind noinline optnone")
         return self.module.text()
+
+    def _but_calls(self) -> bool:
+        """Tell whether nothing is gained by optimising the program's own function, as others do the work.
+
+        In one with many kernels all pointers live from the first line to the last: to find registers for them takes LLVM most of its
+        time. In one that passes a loop on to threads, what it does itself takes nanoseconds.
+        """
+        fn = self.fn
+        if self.is_long:
+            return fn.floats() * _CALLS < fn.length()
+        return fn.floats() <= _FEW and fn.calls("dsl_parallel") and fn.is_straight()
 
     def load_params(self, region: Region) -> None:
         fn = self.fn
