@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -1274,3 +1275,21 @@ def test_a_program_that_passes_its_loop_on_to_threads_is_left_as_it_is() -> None
     assert "optnone" in dsl.jit(row_sums).ir(x, stage="llvm")
     np.testing.assert_allclose(dsl.jit(row_sums)(x), row_sums(x), rtol=1e-12)
     assert "optnone" not in dsl.jit(smoothed).ir(x, stage="llvm")
+
+
+def test_an_index_that_is_read_and_written_at_is_wrapped_once() -> None:
+    """The store then goes to the very address that was loaded from, which is one instruction."""
+
+    def counts(x, n):
+        found = np.zeros(n, np.int64)
+        for k in x:
+            found[k] += 1
+        return found
+
+    compiled, x = dsl.jit(counts), np.array([0, 2, -1, -1, 2, 0, -3])
+    np.testing.assert_array_equal(compiled(x, 4), counts(x, 4))
+    text = compiled.ir(x, 4, stage="llvm")
+    assert text.count("icmp uge") == 2  # of the index, and of a negative one from the end
+    assert not re.search(r"icmp slt i64 %\w+, 0\b", text)
+    with pytest.raises(IndexError, match="index -5 is out of bounds for axis 0 with size 4"):
+        compiled(np.array([1, -5]), 4)

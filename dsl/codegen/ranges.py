@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from dsl.codegen.llvm import Value
 from dsl.ir import graph as ir
 from dsl.ir.dims import Dim, DimLike, lower_bound
 from dsl.ir.types import I64, TensorType
@@ -68,8 +69,9 @@ class Ranges:
     def __init__(self, outer: Ranges | None = None) -> None:
         self.forms: dict[ir.Value, Linear] = {}
         self.dims: dict[Dim, Linear] = outer.dims if outer is not None else {}
-        self.checked: set[tuple[Linear, Linear]] = (
-            set(outer.checked) if outer is not None else set()
+        # Indices and sizes that have been compared, with the places that were found: counted from the start.
+        self.checked: dict[tuple[Linear, Linear], Value] = (
+            dict(outer.checked) if outer is not None else {}
         )
         self.facts: dict[Atom, tuple[list[Linear], list[Linear]]] = (
             dict(outer.facts) if outer is not None else {}

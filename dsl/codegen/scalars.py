@@ -96,12 +96,12 @@ def wrapped(region: Region, node: ir.Node, source: ir.Value, axis: int, size: Di
     if not natural and not region.program.checks:
         return at_register(wrap_index(fn, given, dtype, region.dim(size))[0], source, True)
     exact = region.ranges.is_exact(form)
-    place = wide
-    if not exact or (form, count) not in region.ranges.checked:
+    place = region.ranges.checked.get((form, count)) if exact else None
+    if place is None:
         place = in_bounds(region, ErrorSite("index", node, axis), wide, region.dim(size), natural)
-        region.ranges.checked.add((form, count))
-    elif not natural:
-        place, _ = wrap_index(fn, given, dtype, region.dim(size))
+        region.ranges.checked[form, count] = place
+    elif place.owner is not fn:
+        place = wide if natural else wrap_index(fn, given, dtype, region.dim(size))[0]
     if exact and (natural or region.ranges.is_natural(form + count)):
         region.ranges.assume(count - form + -1)  # it has been checked: what follows may rely on it
     return at_register(place, source, not natural)
