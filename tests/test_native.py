@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import platform
 import re
 from collections.abc import Callable
 from typing import Any
@@ -1293,3 +1294,29 @@ def test_an_index_that_is_read_and_written_at_is_wrapped_once() -> None:
     assert not re.search(r"icmp slt i64 %\w+, 0\b", text)
     with pytest.raises(IndexError, match="index -5 is out of bounds for axis 0 with size 4"):
         compiled(np.array([1, -5]), 4)
+
+
+def searched(x, wanted):
+    found = np.zeros(len(wanted), np.int64)
+    for k in range(len(wanted)):
+        low, high = 0, len(x)
+        while low < high:
+            middle = (low + high) // 2
+            if x[middle] < wanted[k]:
+                low = middle + 1
+            else:
+                high = middle
+        found[k] = low
+    return found
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="is about x86's instructions")  # fmt: skip
+def test_a_search_moves_its_ends_by_conditional_moves_unless_memory_is_what_it_waits_for() -> None:
+    rng = np.random.default_rng(0)
+    for size, moves in ((1000, True), (1_000_000, False)):
+        x, wanted = np.sort(rng.random(size)), rng.random(50)
+        compiled = dsl.jit(searched)
+        np.testing.assert_array_equal(compiled(x, wanted), searched(x, wanted))
+        text = compiled.ir(x, wanted, stage="asm")
+        inner = text.split("vucomisd")[1] if "vucomisd" in text else text.split("ucomisd")[1]
+        assert ("cmov" in inner.partition("ret")[0]) == moves

@@ -34,6 +34,7 @@ class Emitted(NamedTuple):
     link: tuple[str, ...]
     as_written: bool
     gathers: bool
+    far: bool
     errors: list[ErrorSite]
     callbacks: list[Node]
     report: Report
@@ -82,7 +83,9 @@ class Emission:
         sites = [] if program.timer is None else program.timer.sites
         told = program.errors, program.callbacks, program.report, sites
         as_written = module.as_written and not link
-        return Emitted(text, link, as_written, module.gathers, *told, is_long=module.is_long)
+        return Emitted(
+            text, link, as_written, module.gathers, module.far, *told, is_long=module.is_long
+        )
 
     def _program(self, in_place: bool) -> Program:
         from dsl.codegen.frame import layout

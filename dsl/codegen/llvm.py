@@ -133,6 +133,9 @@ class Module:
         self.wide_loops = 0  # of the program's own, that are written by vectors
         self.products = 0  # of matrices, that are written out
         self.gathers = False  # whether memory is read or written where data says
+        self.far = (
+            False  # whether elements that no near cache holds are read, one where the last one says
+        )
         self.device = False  # whether it is code for a GPU
         self.libdevice = False  # whether NVIDIA's library of functions can be linked to it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import platform
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -69,8 +70,18 @@ def gather(region: Region, node: ir.Node) -> None:
     if not node.attrs["axes"]:
         region.registers[node.outputs[0]] = region.register(x)
         return
+    if not all(region.ranges.is_small(region.ranges.form(i)) for i in indices):
+        region.fn.module.far |= _bytes(x) > _NEAR
     index = checked_index(region, node, x, indices)
     region.registers[node.outputs[0]] = region.evaluate(region.element(x, index))
+
+
+_NEAR = 1 << 20  # bytes of an array that a core's own cache holds
+
+
+def _bytes(x: ir.Value) -> int:
+    """Return the bytes of an array; of a size that is known at run time, as if it were one."""
+    return math.prod(d for d in x.shape if isinstance(d, int)) * x.dtype.itemsize
 
 
 def checked_index(

@@ -209,9 +209,10 @@ def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
 def _flags(emission: Emission) -> tuple[str, ...]:
     """Return which of LLVM's passes run. All of them take a time that grows with the square of a program's length."""
     module = emission.emitted
+    far = (jit.BRANCHES,) if module.far else ()
     if module.as_written or (module.text.count("\n") > MOST_LINES and not module.link):
-        return (jit.AS_WRITTEN,)
-    return () if module.gathers else (jit.NO_GATHERS,)
+        return (jit.AS_WRITTEN, *far)
+    return far if module.gathers else (jit.NO_GATHERS, *far)
 
 
 def _param(graph: Graph, k: int, kind: ParamKind, written: set[int]) -> entry.Param:
