@@ -1320,3 +1320,60 @@ def test_a_search_moves_its_ends_by_conditional_moves_unless_memory_is_what_it_w
         text = compiled.ir(x, wanted, stage="asm")
         inner = text.split("vucomisd")[1] if "vucomisd" in text else text.split("ucomisd")[1]
         assert ("cmov" in inner.partition("ret")[0]) == moves
+
+
+def bits_of(x):
+    count = 0
+    for v in x:
+        while v > 0:
+            count += v & 1
+            v >>= 1
+    return count
+
+
+def ones_of(x):
+    count = 0
+    for v in x:
+        while v:
+            v &= v - 1
+            count += 1
+    return count
+
+
+def greatest_divisors(x):
+    total = 0
+    for v in x:
+        a, b = v, 360
+        while b:
+            a, b = b, a % b
+        total += a
+    return total
+
+
+def digits_of(x):
+    count = 0
+    for v in x:
+        while v != 0:  # for ever, if it is negative
+            v //= 10
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "polls"),
+    [(bits_of, -3, 1), (ones_of, -3, 1), (greatest_divisors, -3, 1), (digits_of, 0, 2)],
+)
+def test_loops_that_take_bits_from_a_number_do_not_look_for_interrupts_in_a_loop_that_does(
+    function: Any, low: int, polls: int
+) -> None:
+    x = np.concatenate([np.arange(low, 200), [2**62, 2**63 - 1]])
+    compiled = dsl.jit(function)
+    with np.errstate(over="ignore"):
+        assert compiled(x) == function(x)
+    assert compiled.ir(x, stage="llvm").count("call i32 @dsl_poll") == polls
+
+
+def test_digits_of_unsigned_numbers_end() -> None:
+    x = np.array([0, 7, 10, 2**64 - 1], np.uint64)
+    compiled = dsl.jit(digits_of)
+    assert compiled(x) == digits_of(x) == 23

@@ -21,7 +21,7 @@ from dsl.ir.facts import depends, is_array
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
 
-__all__ = ["Loop"]
+__all__ = ["Carried", "Loop"]
 
 _STEP = 1 << 20  # a counter with smaller steps than this wraps round in no loop that ends
 _FEW = 64  # trips of a loop that LLVM may unroll

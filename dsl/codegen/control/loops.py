@@ -10,6 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from dsl.codegen.control.apart import are_apart
+from dsl.codegen.control.brief import MOST, is_brief
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.control.endings import endings
 from dsl.codegen.control.weights import weight
@@ -44,7 +45,9 @@ def emit_while(region: Region, node: ir.Node) -> None:
     inner.ranges.assume_condition(test.results[0])
     loop.facts = inner.ranges.facts
     # Who is within a loop that looks often need not look, if it surely ends: only what it did counts.
-    clock = loop.clock(inner.ranges) if region.program.depth and every > 1 else None
+    within = region.program.depth > 0 and every > 1
+    clock = loop.clock(inner.ranges) if within else None
+    brief = within and clock is None and is_brief(loop, test, inner.ranges)
     fn.branch_if(_single(inner, test.results[0]), inside, after)
     fn.start(inside)
     inner = loop.enter(body, ())
@@ -62,7 +65,7 @@ def emit_while(region: Region, node: ir.Node) -> None:
     elif _has_loops(body):
         _spend(region, 1)
         _poll_if_spent(region)
-    elif clock is None:
+    elif clock is None and not brief:
         left.set(fn.binary("sub", left.get(), 1))
         with fn.if_(fn.compare("eq", left.get(), 0), unlikely=True):
             _poll(region)
@@ -70,6 +73,8 @@ def emit_while(region: Region, node: ir.Node) -> None:
     fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
     fn.branch(head)
     fn.continue_in(after)
+    if brief and not _has_loops(body):
+        _spend(region, MOST)
     if clock is not None and not _has_loops(body):
         _spend(region, fn.distance(read(clock.variables), _single(region, clock.initial)))
     loop.end()
