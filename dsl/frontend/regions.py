@@ -23,7 +23,15 @@ from dsl.frontend.traced import (
     Traced,
     read,
 )
-from dsl.frontend.trees import OBJECTS, Forward, Structure, flatten, forwarded, unflatten
+from dsl.frontend.trees import (
+    OBJECTS,
+    Forward,
+    Structure,
+    attributes_of,
+    flatten,
+    forwarded,
+    unflatten,
+)
 from dsl.ir.graph import Graph, Value
 
 
@@ -93,7 +101,7 @@ def _containers_in(item: Any) -> dict[Any, Any]:
     elif hasattr(type(item), "__dataclass_fields__"):
         pairs = ((name, getattr(item, name, None)) for name in item.__dataclass_fields__)
     elif OBJECTS[0].is_tree(item):
-        pairs = vars(item).items()
+        pairs = attributes_of(item).items()
     else:
         return {}
     return {key: part for key, part in pairs if is_mutable(part) or isinstance(part, tuple)}

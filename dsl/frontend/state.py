@@ -20,7 +20,15 @@ from dsl.frontend.holders import Holder, holder_of, put_back_containers
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
-from dsl.frontend.trees import OBJECTS, Forward, Structure, flatten, forwarded, unflatten
+from dsl.frontend.trees import (
+    OBJECTS,
+    Forward,
+    Structure,
+    attributes_of,
+    flatten,
+    forwarded,
+    unflatten,
+)
 
 __all__ = [
     "Snapshot",
@@ -413,7 +421,7 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
         for old, new in zip(item, rebuilt, strict=True):
             keep(old, new)
     elif hasattr(item, "__dataclass_fields__") or OBJECTS[0].is_tree(item):
-        for name in getattr(item, "__dataclass_fields__", None) or vars(rebuilt):
+        for name in getattr(item, "__dataclass_fields__", None) or attributes_of(rebuilt):
             held = getattr(item, name, None)  # a branch may have left it without a value
             object.__setattr__(item, name, keep(held, getattr(rebuilt, name)))
 
