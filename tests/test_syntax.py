@@ -16,7 +16,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -773,6 +773,40 @@ def match_on_data(x):
     return total
 
 
+def match_values_inside_patterns(x):
+    """Structure is known while tracing, values in it are data."""
+    total = 0.0
+    for k in range(4):
+        code = (x * 4).astype(int)
+        match (code[k] % 3, [code[k] // 3, k], {"sign": code[k] // 7}):
+            case (0, [1 | 2, _], _) | (_, [0, 3], _):
+                total += 1.0
+            case (1 as one, [_, *_], {"sign": 0}) if k < 3:
+                total += 20.0 * one
+            case (2, _, _) as all_of_it:
+                total += 300.0 + all_of_it[1][0]
+            case (a, [b, _], {"sign": 1}):
+                total += 4000.0 * a + b
+            case _:
+                total += 0.5
+        match code[k]:
+            case (2 | 3) as few:
+                total += 50000 * few
+            case int(real=0):
+                total -= 1.0
+        match Count(code[k], k):
+            case Count(7, place):
+                total += 0.25 * place
+            case Count(0, place=1):
+                total += 0.125
+    return total
+
+
+class Count(NamedTuple):
+    real: Any
+    place: Any
+
+
 def match_in_a_generator(x):
     def items():
         for k in (1, 2):
@@ -789,7 +823,7 @@ FUNCTIONS = [
     nested_functions, lambdas_on_one_line, closures, nonlocal_counter, helpers_of_another_module,
     decorated_helper, recursion, defaults_and_keywords, higher_order, classes, properties, operators_of_classes, private_names,
     dataclass_state, with_errstate, dicts_and_lists, match_statement,
-    match_attributes_and_classes, match_on_data, match_in_a_generator,
+    match_attributes_and_classes, match_on_data, match_in_a_generator, match_values_inside_patterns,
 ]  # fmt: skip
 
 
