@@ -708,6 +708,52 @@ def dicts_and_lists(x):
     return d, items, items.pop(), d.get("z", 5), list(d), tuple(items)
 
 
+def jumps_pass_by_the_else_of_try(x):
+    known, total = {0: 1.0, 2: 5.0, 3: 7.0}, 0.0
+    for k in (0, 1, 2, 3):
+        try:
+            factor = known[k]
+            if k == 2:
+                continue
+            if k == 3:
+                break
+        except KeyError:
+            total += 100.0
+        else:
+            total += factor * x[k]
+
+    def doubled(y):
+        try:
+            return y * 2
+        except KeyError:
+            pass
+        else:
+            return y * 0
+
+    return total, doubled(x)
+
+
+def finally_after_jumps_on_data(x):
+    trips = 0
+    y = x.copy()
+    try:
+        for v in x:
+            try:
+                if v < 0:
+                    continue
+                trips += 10
+                if v > 0.5:
+                    break
+            finally:
+                trips += 1
+        if trips > 11:
+            return y, trips
+        y = y * 2
+    finally:
+        y[0] = trips
+    return y, -trips
+
+
 def match_statement(x):
     match x.shape:
         case (n,):
@@ -822,7 +868,7 @@ def match_in_a_generator(x):
 FUNCTIONS = [
     nested_functions, lambdas_on_one_line, closures, nonlocal_counter, helpers_of_another_module,
     decorated_helper, recursion, defaults_and_keywords, higher_order, classes, properties, operators_of_classes, private_names,
-    dataclass_state, with_errstate, dicts_and_lists, match_statement,
+    dataclass_state, with_errstate, dicts_and_lists, match_statement, jumps_pass_by_the_else_of_try, finally_after_jumps_on_data,
     match_attributes_and_classes, match_on_data, match_in_a_generator, match_values_inside_patterns,
 ]  # fmt: skip
 
