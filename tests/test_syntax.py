@@ -1345,3 +1345,29 @@ def test_a_strict_zip_wants_arrays_of_one_length() -> None:
         dot(np.ones(4), np.ones(6))
     with pytest.raises(ValueError, match="argument 2 is shorter than argument 1"):
         dot(np.ones(7), np.ones(6))
+
+
+def test_indices_out_of_bounds_raise_where_the_branch_is_taken() -> None:
+    def length(x):
+        planar = math.hypot(x[0], x[1])
+        if planar > 10:
+            planar = math.hypot(planar, x[2])
+        return planar if planar > 1 or x[5] > 0 else x[2:][0]
+
+    def summed(x):
+        total = 0.0
+        for k in range(int(x[0])):
+            total += x[2] if k == 2 else x[k]
+        return total
+
+    for program in (length, summed):
+        compiled = dsl.jit(program)
+        for x in ([2.0, 3.0], [2.0, 4.0], [2.0, 3.0, 4.0], [3.0, 30.0, 4.0]):
+            assert compiled(np.array(x)) == pytest.approx(program(np.array(x)))
+    with pytest.raises(
+        IndexError, match="index 2 is out of bounds for axis 0 with size 2"
+    ) as caught:
+        dsl.jit(length)(np.array([3.0, 40.0]))
+    assert "planar = math.hypot(planar, x[2])" in caught.value.__notes__[0]
+    with pytest.raises(IndexError, match="index 5 is out of bounds for axis 0 with size 2"):
+        dsl.jit(length)(np.array([0.0, 0.5]))
