@@ -45,6 +45,9 @@ __all__ = [
 ]
 
 
+_UNNAMED = {"dsl__result": ("the result of a function", "the result")}
+
+
 class Undefined:
     """Stands for a variable that has no value on some path; any use of it raises."""
 
@@ -62,15 +65,14 @@ class Undefined:
         self.error = error
 
     def fail(self) -> Any:
-        subject = (
-            "a conditional expression"
-            if self.name.startswith("dsl__")
-            else f"the variable `{self.name}`"
-        )
+        subject, short = f"the variable `{self.name}`", f"`{self.name}`"
+        if self.name.startswith("dsl__"):  # a name that the user did not write
+            subject, short = _UNNAMED.get(self.name, ("a conditional expression", "it"))
+        remedy = self.remedy or f"give `{self.name}` a value before the branch or loop"
         raise self.error(
             f"{subject} {self.reason or 'has no value here'}",
             location=here(),
-            remedy=self.remedy or f"give `{self.name}` a value before the branch or loop",
+            remedy=remedy.replace(f"`{self.name}`", short),
         )
 
     def _use(self, *args: Any, **kwargs: Any) -> Any:
