@@ -1233,3 +1233,24 @@ def test_errors_of_the_users_own_code_come_through() -> None:
         dsl.jit(f)(line())
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert any(frame.filename == __file__ and frame.name == "f" for frame in frames)
+
+
+def test_messages_have_no_names_that_the_user_did_not_write() -> None:
+    def results(x):
+        if x.max() > 0:
+            return np.log(x)
+        return 1
+
+    def expression(x):
+        return [v for v in x if v > 0] if x[0] > 100 else [v + 1 for v in x]
+
+    with pytest.raises(dsl.errors.BranchError) as caught:
+        dsl.jit(results)(np.ones(3))
+    assert str(caught.value).startswith(
+        "the result of a function has different types in the branches"
+    )
+    assert str(caught.value).endswith("give the result the same number of dimensions everywhere")
+    with pytest.raises(dsl.errors.BranchError) as caught:
+        dsl.jit(expression)(np.ones(3))
+    assert "is a list as long as the data decides after one branch" in str(caught.value)
+    assert str(caught.value).endswith("give it the same structure in both branches")

@@ -851,3 +851,46 @@ def test_an_item_of_rows_is_checked_once_whichever_part_is_used() -> None:
     assert "assert" not in dsl.jit(second).ir(np.ones(4), 4, stage="optimized")
     with pytest.raises(IndexError):
         dsl.jit(second)(np.ones(4), 5)
+
+
+# -- numbers of NumPy that are arguments, and products -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, np.int64(2), np.uint8(2), np.array(2)], ids=repr)
+def test_integers_of_numpy_count_and_index_as_those_of_python_do(n: Any) -> None:
+    def program(x, n):
+        items = [x[0], x[1], x[2]]
+        rows = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+        return [x[k] for k in range(n)], items[n - 1], rows[n][n - 1], sum(x[k] for k in range(n))
+
+    check_as_plain(program, np.arange(4.0) + 1, n)
+
+
+@pytest.mark.parametrize(
+    "n", [3, np.int64(3), np.array(3), np.arange(2), np.array([0.5, 2.0])], ids=repr
+)
+def test_products_of_lists_repeat_them_or_are_those_of_arrays(n: Any) -> None:
+    def program(x, n):
+        also = items = [x[0], x[1]]
+        items *= n
+        return [x[0], x[2]] * n, n * [1.0, 2.0], items, len(also)
+
+    check_as_plain(program, np.arange(3.0) + 1, n)
+
+
+@pytest.mark.parametrize("n", [np.arange(2), np.array([0.5, 2.0]), np.array(2.0)], ids=repr)
+def test_products_of_tuples_and_arrays(n: Any) -> None:
+    check_as_plain(lambda x, n: ((x[0], 2.0) * n, n * (1, 2)), np.arange(3.0) + 1, n)
+
+
+def test_lists_are_not_repeated_by_floats() -> None:
+    words = "can't multiply sequence by non-int of type"
+    for n, name in (
+        (2.5, "float"),
+        (np.float32(2), "numpy.float32"),
+        (np.bool_(True), "numpy.bool"),
+    ):
+        for program in (lambda x, n: [x, x] * n, lambda x, n: n * (x, x)):
+            for call in (program, dsl.jit(program)):
+                with pytest.raises(TypeError, match=f"{words} '{name}'"):
+                    call(1.0, n)

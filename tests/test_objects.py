@@ -1138,3 +1138,73 @@ def test_gradients_of_what_may_be_none() -> None:
     np.testing.assert_allclose(dsl.hessian(largest)(x), np.diag([0, 0, 2]))
     value, aux = dsl.value_and_grad(lambda x: (largest(x), 1), has_aux=True)(np.array([2.0]))[0]
     assert (value, aux) == (4.0, 1)
+
+
+class Slotted:
+    __slots__ = ("__half", "x")
+
+    def __init__(self, x):
+        self.x = x
+        if x > 4:
+            self.x = x - 4
+        self.__half = self.x / 2
+
+    def half(self):
+        return self.__half
+
+
+@dataclass(slots=True)
+class SlottedRecord:
+    x: Any
+    seen: list[Any] = field(default_factory=list)
+
+    def __post_init__(self):
+        if self.x > 4:
+            self.x = self.x - 4
+
+    def half(self):
+        return self.x / 2
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSlottedRecord:
+    x: Any
+    doubled: Any = 0.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "doubled", self.x * 2)
+
+    def half(self):
+        return self.doubled / 4
+
+
+@pytest.mark.parametrize("kind", [Slotted, SlottedRecord, FrozenSlottedRecord])
+def test_instances_with_slots_are_replaced_in_branches_and_loops(kind: Any) -> None:
+    def program(x):
+        held = kind(x)
+        if x > 3:
+            held = kind(x - held.half())
+        for _ in range(30):
+            held = kind(held.x + 1)
+        return held.half(), held, min([kind(x), kind(-x)], key=lambda k: k.x).x
+
+    for x in (1.0, 3.5, 9.0):
+        half, held, least = dsl.jit(program)(x)
+        want, also, lowest = program(x)
+        assert (half, held.x, least) == (want, also.x, lowest)
+        assert type(held) is kind
+
+
+@pytest.mark.parametrize("kind", [Slotted, SlottedRecord])
+def test_instances_with_slots_are_changed_in_branches_and_loops(kind: Any) -> None:
+    def program(x, outside):
+        held = kind(x)
+        for _ in range(30):
+            if held.x < 20:
+                held.x += 1.5
+        outside.x += held.x
+        return held.x
+
+    mine, plain = kind(1.0), kind(1.0)
+    assert dsl.jit(program)(2.0, mine) == program(2.0, plain)
+    assert mine.x == plain.x

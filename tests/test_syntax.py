@@ -16,7 +16,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -708,6 +708,52 @@ def dicts_and_lists(x):
     return d, items, items.pop(), d.get("z", 5), list(d), tuple(items)
 
 
+def jumps_pass_by_the_else_of_try(x):
+    known, total = {0: 1.0, 2: 5.0, 3: 7.0}, 0.0
+    for k in (0, 1, 2, 3):
+        try:
+            factor = known[k]
+            if k == 2:
+                continue
+            if k == 3:
+                break
+        except KeyError:
+            total += 100.0
+        else:
+            total += factor * x[k]
+
+    def doubled(y):
+        try:
+            return y * 2
+        except KeyError:
+            pass
+        else:
+            return y * 0
+
+    return total, doubled(x)
+
+
+def finally_after_jumps_on_data(x):
+    trips = 0
+    y = x.copy()
+    try:
+        for v in x:
+            try:
+                if v < 0:
+                    continue
+                trips += 10
+                if v > 0.5:
+                    break
+            finally:
+                trips += 1
+        if trips > 11:
+            return y, trips
+        y = y * 2
+    finally:
+        y[0] = trips
+    return y, -trips
+
+
 def match_statement(x):
     match x.shape:
         case (n,):
@@ -773,6 +819,40 @@ def match_on_data(x):
     return total
 
 
+def match_values_inside_patterns(x):
+    """Structure is known while tracing, values in it are data."""
+    total = 0.0
+    for k in range(4):
+        code = (x * 4).astype(int)
+        match (code[k] % 3, [code[k] // 3, k], {"sign": code[k] // 7}):
+            case (0, [1 | 2, _], _) | (_, [0, 3], _):
+                total += 1.0
+            case (1 as one, [_, *_], {"sign": 0}) if k < 3:
+                total += 20.0 * one
+            case (2, _, _) as all_of_it:
+                total += 300.0 + all_of_it[1][0]
+            case (a, [b, _], {"sign": 1}):
+                total += 4000.0 * a + b
+            case _:
+                total += 0.5
+        match code[k]:
+            case (2 | 3) as few:
+                total += 50000 * few
+            case int(real=0):
+                total -= 1.0
+        match Count(code[k], k):
+            case Count(7, place):
+                total += 0.25 * place
+            case Count(0, place=1):
+                total += 0.125
+    return total
+
+
+class Count(NamedTuple):
+    real: Any
+    place: Any
+
+
 def match_in_a_generator(x):
     def items():
         for k in (1, 2):
@@ -788,8 +868,8 @@ def match_in_a_generator(x):
 FUNCTIONS = [
     nested_functions, lambdas_on_one_line, closures, nonlocal_counter, helpers_of_another_module,
     decorated_helper, recursion, defaults_and_keywords, higher_order, classes, properties, operators_of_classes, private_names,
-    dataclass_state, with_errstate, dicts_and_lists, match_statement,
-    match_attributes_and_classes, match_on_data, match_in_a_generator,
+    dataclass_state, with_errstate, dicts_and_lists, match_statement, jumps_pass_by_the_else_of_try, finally_after_jumps_on_data,
+    match_attributes_and_classes, match_on_data, match_in_a_generator, match_values_inside_patterns,
 ]  # fmt: skip
 
 
@@ -1265,3 +1345,29 @@ def test_a_strict_zip_wants_arrays_of_one_length() -> None:
         dot(np.ones(4), np.ones(6))
     with pytest.raises(ValueError, match="argument 2 is shorter than argument 1"):
         dot(np.ones(7), np.ones(6))
+
+
+def test_indices_out_of_bounds_raise_where_the_branch_is_taken() -> None:
+    def length(x):
+        planar = math.hypot(x[0], x[1])
+        if planar > 10:
+            planar = math.hypot(planar, x[2])
+        return planar if planar > 1 or x[5] > 0 else x[2:][0]
+
+    def summed(x):
+        total = 0.0
+        for k in range(int(x[0])):
+            total += x[2] if k == 2 else x[k]
+        return total
+
+    for program in (length, summed):
+        compiled = dsl.jit(program)
+        for x in ([2.0, 3.0], [2.0, 4.0], [2.0, 3.0, 4.0], [3.0, 30.0, 4.0]):
+            assert compiled(np.array(x)) == pytest.approx(program(np.array(x)))
+    with pytest.raises(
+        IndexError, match="index 2 is out of bounds for axis 0 with size 2"
+    ) as caught:
+        dsl.jit(length)(np.array([3.0, 40.0]))
+    assert "planar = math.hypot(planar, x[2])" in caught.value.__notes__[0]
+    with pytest.raises(IndexError, match="index 5 is out of bounds for axis 0 with size 2"):
+        dsl.jit(length)(np.array([0.0, 0.5]))

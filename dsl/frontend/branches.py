@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import BranchError, DslError
+from dsl.errors import BranchError, DslError, IndexTypeError
 from dsl.frontend.choices import named_items, note_choice, note_held
 from dsl.frontend.holders import replace_changed
 from dsl.frontend.leaves import (
@@ -130,24 +130,27 @@ def _trace_branch(state: State, before: Snapshot, block: Block, name: str) -> Br
         except BranchRaise as signal:
             raised = True
             emit_raise(signal.error)
-        except (IndexError, KeyError) as error:
-            # `items.pop()` of a list that is empty here raises where the branch is taken.
-            if isinstance(error, DslError):
+        except BaseException as error:
+            if not _is_raised_there(error):
                 scope.suspend()
                 state.restore(before)
                 raise
             raised = True
             emit_raise(error)
-        except BaseException:
-            scope.suspend()
-            state.restore(before)
-            raise
         after = with_types(state.snapshot())
         contents = scope.suspend()
     state.restore(before)
     state.put_back_others(scope)
     before.refuse_changes()
     return Branch(scope, after, contents, raised)
+
+
+def _is_raised_there(error: BaseException) -> bool:
+    """Tell whether an error is the program's where a branch is taken: `items.pop()` of an empty list, `x[2]` of two numbers."""
+    if isinstance(error, DslError):
+        # With sizes that are symbols it may be no error: those of the call are tried next.
+        return isinstance(error, IndexTypeError) and not the_trace().trial
+    return isinstance(error, (IndexError, KeyError))
 
 
 @dataclass

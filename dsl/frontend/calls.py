@@ -29,7 +29,7 @@ from dsl.frontend.iterators import as_cursor, rest_of
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.lists import TracedList
-from dsl.frontend.objects import is_plain_class, is_plain_type, note_made
+from dsl.frontend.objects import is_plain_type, note_made
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.state import Undefined
@@ -235,7 +235,7 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     new: Any = cls.__new__
     is_dataclass = hasattr(cls, "__dataclass_fields__")
     is_open = is_plain_type(cls) and new is object.__new__ and not is_dataclass
-    if is_open and init is object.__init__ and is_users(cls) and is_plain_class(cls):
+    if is_open and init is object.__init__ and is_users(cls):
         made = cls(*args, **kwargs)
         note_made(made)
         return made
@@ -246,16 +246,15 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     except SourceError:
         return cls(*args, **kwargs)
     obj: Any = object.__new__(cls)
-    if is_plain_class(cls):
-        note_made(obj)
+    note_made(obj)
     made(obj, *args, **kwargs)
     return obj
 
 
 def _is_plain_dataclass(cls: Any) -> bool:
-    """Tell whether a class has the `__init__` that `dataclass` wrote, and keeps its fields in a dict."""
+    """Tell whether a class has the `__init__` that `dataclass` wrote."""
     params = cls.__dict__.get("__dataclass_params__")
-    return params is not None and params.init and cls.__dictoffset__ != 0 and type(cls) is type
+    return params is not None and params.init and type(cls) is type
 
 
 def _construct_dataclass(cls: Any, args: Any, kwargs: Any) -> Any:
@@ -267,13 +266,31 @@ def _construct_dataclass(cls: Any, args: Any, kwargs: Any) -> Any:
         if f.init and f.default_factory is not dataclasses.MISSING and f.name not in given
     }
     obj = object.__new__(cls)
-    finish = getattr(cls, "__post_init__", None)
-    if finish is not None:
-        # `__init__` looks the method up on the instance, where this one hides that of the class.
-        vars(obj)["__post_init__"] = lambda *rest: call(finish, obj, *rest)
+    if hasattr(cls, "__post_init__"):
+        (_hide_finish if cls.__dictoffset__ else _derive_finish)(cls, obj)
     cls.__init__(obj, *args, **kwargs, **made)
-    vars(obj).pop("__post_init__", None)
     return obj
+
+
+def _hide_finish(cls: Any, obj: Any) -> None:
+    """Let `__init__`, which looks for `__post_init__` on the instance, find there one that is traced."""
+
+    def finish(*rest: Any) -> None:
+        del vars(obj)["__post_init__"]
+        call(cls.__post_init__, obj, *rest)
+
+    vars(obj)["__post_init__"] = finish
+
+
+def _derive_finish(cls: Any, obj: Any) -> None:
+    """Do the same for an instance that has only slots, by a class of the same layout that it is of until then."""
+
+    def finish(self: Any, *rest: Any) -> None:
+        object.__setattr__(self, "__class__", cls)
+        call(cls.__post_init__, self, *rest)
+
+    derived = type(cls.__name__, (cls,), {"__slots__": (), "__post_init__": finish})
+    object.__setattr__(obj, "__class__", derived)
 
 
 # -- other objects ------------------------------------------------------------------------------------------------

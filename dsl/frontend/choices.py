@@ -20,7 +20,7 @@ from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import Storage, Trace, current_trace, here
 from dsl.frontend.sharing import hold, refuse_change
 from dsl.frontend.traced import Kind, Traced
-from dsl.frontend.trees import OBJECTS, forwarded
+from dsl.frontend.trees import OBJECTS, attributes_of, forwarded
 
 __all__ = [
     "holds_any",
@@ -184,7 +184,7 @@ def _parts(item: Any) -> list[Any]:
     """Return what a container or object holds."""
     if isinstance(item, (list, tuple, BoundedDeque)):
         return list(item)
-    held = item if isinstance(item, dict) else getattr(item, "__dict__", {})
+    held = item if isinstance(item, dict) else attributes_of(item)
     return list(held.values())
 
 

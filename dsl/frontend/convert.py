@@ -546,8 +546,10 @@ class _Rewriter(ast.NodeTransformer):
             for handler in node.handlers
             for name in _exception_names(handler.type)
         ]
-        watch = ast.With([ast.withitem(_runtime("trying", *caught), None)], self._block(node.body))
-        node.body = [_located(watch, node.body[0])]
+        node.body = self._block(node.body)
+        if node.handlers:  # one with `finally` alone catches nothing
+            watch = ast.With([ast.withitem(_runtime("trying", *caught), None)], node.body)
+            node.body = [_located(watch, node.body[0])]
         node.handlers = [self._handler(h) for h in node.handlers]
         node.orelse, node.finalbody = self._block(node.orelse), self._block(node.finalbody)
         return node

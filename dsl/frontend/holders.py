@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsl.frontend.choices import note_choice
-from dsl.frontend.trees import OBJECTS, flatten, forwarded, unflatten
+from dsl.frontend.trees import OBJECTS, attributes_of, flatten, forwarded, unflatten
 
 __all__ = ["Holder", "Replaced", "holder_of", "put_back_containers", "replace_changed"]
 
@@ -44,7 +44,7 @@ def _contents(tree: Any) -> Any:
     if isinstance(tree, tuple):
         return tree
     if hasattr(type(tree), "__dataclass_fields__") or OBJECTS[0].is_tree(tree):
-        return dict(getattr(tree, "__dict__", {}))
+        return attributes_of(tree)
     return None
 
 

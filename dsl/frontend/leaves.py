@@ -204,6 +204,8 @@ def zeros(info: Info, scope: Scope) -> Value:
 def describe(structure: Structure) -> str:
     if structure.type is None:
         return "a number, an array or another object"
+    if structure.type is TracedList:
+        return "a list as long as the data decides"
     return "None" if structure.type is type(None) else f"a {structure.type.__name__} ({structure})"
 
 

@@ -20,6 +20,7 @@ from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced
+from dsl.frontend.trees import attributes_of
 
 __all__ = [
     "CREATORS",
@@ -118,7 +119,7 @@ def has_traced(x: Any) -> bool:
 
 def has_traced_fields(item: Any) -> bool:
     """Tell whether an object of a dataclass holds traced values."""
-    return hasattr(type(item), "__dataclass_fields__") and has_traced(list(vars(item).values()))
+    return hasattr(type(item), "__dataclass_fields__") and has_traced(attributes_of(item))
 
 
 def _contents(x: Any) -> Any:

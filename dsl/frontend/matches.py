@@ -2,17 +2,17 @@
 
 In: the statements of a function. Out: the same with an `if` for each case. A pattern of values or classes, `case 0 | float()`,
 is a comparison; any other is left to a `match` of that one case, which sets a flag and the names in the pattern: structure is always
-known while tracing.
+known while tracing. Values inside it become names too, which are compared afterwards.
 
     match k:                        dsl__subject_1 = k
         case 0:                     if dsl__subject_1 == 0:
             y = x                       y = x
-        case (a, b) if a > b:       else:
+        case (a, 0) if a > b:       else:
             y = x[a]                    dsl__matches_1 = False
                                         match dsl__subject_1:
-                                            case (a, b):
+                                            case (a, dsl__part_2):
                                                 dsl__matches_1 = True
-                                        if dsl__matches_1 and a > b:
+                                        if dsl__matches_1 and dsl__part_2 == 0 and a > b:
                                             y = x[a]
 """
 
@@ -71,12 +71,36 @@ class _Matches(ast.NodeTransformer):
         if isinstance(pattern, ast.MatchAs) and pattern.pattern is None:
             bind = [_assign(pattern.name, _load(subject), pattern)] if pattern.name else []
             return bind, ast.copy_location(ast.Constant(True), pattern)
+        if isinstance(pattern, ast.MatchOr) and not _binds_names(pattern):
+            pairs = [self.test(each, subject) for each in pattern.patterns]
+            met = ast.BoolOp(ast.Or(), [test for _, test in pairs])
+            return [s for before, _ in pairs for s in before], ast.copy_location(met, pattern)
         self.count += 1
         flag = f"dsl__matches_{self.count}"
+        tests: list[ast.expr] = []
+        pattern = self.without_values(pattern, tests)
         case = ast.match_case(pattern, None, [_assign(flag, ast.Constant(True), pattern)])
         match = ast.copy_location(ast.Match(_load(subject), [case]), pattern)
         clear = _assign(flag, ast.Constant(False), pattern)
-        return [clear, match], ast.copy_location(_load(flag), pattern)
+        found = ast.BoolOp(ast.And(), [_load(flag), *tests]) if tests else _load(flag)
+        return [clear, match], ast.copy_location(found, pattern)
+
+    def without_values(self, pattern: Any, tests: list[ast.expr]) -> Any:
+        """Return a pattern with names in the stead of its values, and append their comparisons to the tests."""
+        is_named = isinstance(pattern, ast.MatchAs) and pattern.pattern is not None
+        value = pattern.pattern if is_named else pattern
+        name = pattern.name if is_named else f"dsl__part_{self.count + 1}"
+        found = _comparison(value, name)
+        if found is not None:
+            self.count += 1
+            tests.append(ast.copy_location(found, pattern))
+            return ast.copy_location(ast.MatchAs(None, name), pattern)
+        if is_named:
+            pattern.pattern = self.without_values(value, tests)
+        elif not isinstance(pattern, ast.MatchOr):  # alternatives bind the same names
+            for parts in (getattr(pattern, field, []) for field in ("patterns", "kwd_patterns")):
+                parts[:] = [self.without_values(part, tests) for part in parts]
+        return pattern
 
 
 def _comparison(pattern: Any, subject: str) -> ast.expr | None:
@@ -92,6 +116,15 @@ def _comparison(pattern: Any, subject: str) -> ast.expr | None:
     parts = [_comparison(p, subject) for p in pattern.patterns]
     known = [p for p in parts if p is not None]
     return ast.BoolOp(ast.Or(), list(known)) if len(known) == len(parts) else None
+
+
+def _binds_names(pattern: Any) -> bool:
+    """Tell whether a pattern gives names to parts of what it matches."""
+    return any(
+        isinstance(part, (ast.MatchAs, ast.MatchStar, ast.MatchMapping))
+        and getattr(part, "name", getattr(part, "rest", None))
+        for part in ast.walk(pattern)
+    )
 
 
 def _assign(name: str, value: ast.expr, at: ast.AST) -> ast.stmt:

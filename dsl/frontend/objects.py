@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import abc
 import itertools
-import types
 from collections.abc import Iterator
 from typing import Any
 
 from dsl.frontend.scopes import current_trace
 from dsl.frontend.trees import LEAF, OBJECTS, Objects, Structure
 
-__all__ = ["as_trees", "is_plain_class", "is_plain_type", "note_made", "was_made_here"]
+__all__ = ["as_trees", "is_plain_type", "note_made", "was_made_here"]
 
 
 class _Made(Objects):
@@ -98,13 +97,3 @@ def _leaves_against(structure: Structure, leaves: Iterator[Any], other: Structur
 def is_plain_type(cls: Any) -> bool:
     """Tell whether calling a class does what Python's own classes do, those with abstract methods included."""
     return type(cls) is type or type(cls) is abc.ABCMeta
-
-
-def is_plain_class(cls: Any) -> bool:
-    """Tell whether instances of a class are what their `__dict__` says."""
-    users = [k for k in cls.__mro__ if k is not object]
-    has_slots = any(vars(k).get("__slots__") for k in users) or not cls.__dictoffset__
-    plain = is_plain_type(cls) and not has_slots and cls.__new__ is object.__new__
-    return plain and (
-        cls.__init__ is object.__init__ or isinstance(cls.__init__, types.FunctionType)
-    )

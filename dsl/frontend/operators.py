@@ -10,9 +10,10 @@ from dsl.frontend import formatting, loops, sequences
 from dsl.frontend.array_likes import as_arrays
 from dsl.frontend.calls import call
 from dsl.frontend.choices import note_change
+from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import unwrap
-from dsl.frontend.traced import Traced
-from dsl.frontend.trees import forwarded
+from dsl.frontend.traced import Kind, Traced
+from dsl.frontend.trees import Forward, forwarded
 from dsl.frontend.user_code import own_method
 
 __all__ = ["augmented", "binary", "unary"]
@@ -46,11 +47,19 @@ def binary(op: str, left: Any, right: Any) -> Any:
             result = call(own, item, unwrap(other))
             if result is not NotImplemented:
                 return result
-    if op == "Mult" and type(left) is list and isinstance(right, Traced):
+    if op == "Mult" and _repeats(left, right):
         return sequences.repeated(left, right)
+    if op == "Mult" and _repeats(right, left):
+        return sequences.repeated(right, left)
     if isinstance(left, loops.Span) or isinstance(right, loops.Span):
         left, right = as_arrays(left), as_arrays(right)
     return plain(left, right)
+
+
+def _repeats(items: Any, times: Any) -> bool:
+    """Tell whether a product is a list or tuple so many times: with an array it is one of arrays."""
+    is_number = isinstance(times, Traced) and times.kind is not Kind.ARRAY
+    return is_number and isinstance(items, (list, tuple, TracedList))
 
 
 def _values_of(items: Any) -> Any:
@@ -74,6 +83,11 @@ def augmented(target: Any, op: str, value: Any) -> Any:
     if type(target) is list and op == "Add" and sequences.is_open(value):
         sequences.extended(target, value)
         return forwarded(target)
+    if type(target) is list and op == "Mult" and isinstance(value, Traced):
+        made = binary(op, target, value)
+        if _repeats(target, value):
+            target[:] = [Forward(made)] if isinstance(made, TracedList) else made
+        return made if isinstance(made, (Traced, TracedList)) else target
     if hasattr(type(target), f"__i{_BINARY[op][1]}__"):
         return _AUGMENTED[op](target, value)
     return binary(op, target, value)

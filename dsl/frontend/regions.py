@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dsl.errors import (
-    ConversionError,
-)
+from dsl.errors import ConversionError, DslError
 from dsl.frontend.leaves import info_of, the_trace, zeros
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.optional import TracedOptional
@@ -23,7 +21,15 @@ from dsl.frontend.traced import (
     Traced,
     read,
 )
-from dsl.frontend.trees import OBJECTS, Forward, Structure, flatten, forwarded, unflatten
+from dsl.frontend.trees import (
+    OBJECTS,
+    Forward,
+    Structure,
+    attributes_of,
+    flatten,
+    forwarded,
+    unflatten,
+)
 from dsl.ir.graph import Graph, Value
 
 
@@ -93,7 +99,7 @@ def _containers_in(item: Any) -> dict[Any, Any]:
     elif hasattr(type(item), "__dataclass_fields__"):
         pairs = ((name, getattr(item, name, None)) for name in item.__dataclass_fields__)
     elif OBJECTS[0].is_tree(item):
-        pairs = vars(item).items()
+        pairs = attributes_of(item).items()
     else:
         return {}
     return {key: part for key, part in pairs if is_mutable(part) or isinstance(part, tuple)}
@@ -124,9 +130,8 @@ def emit_raise(error: BaseException) -> None:
     """Make the current region raise."""
     from dsl.ir.ops.state import known_error
 
-    message = (
-        str(error) if not isinstance(error, KeyError) else str(error.args[0] if error.args else "")
-    )
+    is_said = isinstance(error, (KeyError, DslError))  # not in quotes, not with its place
+    message = str(error) if not is_said else str(error.args[0] if error.args else "")
     values = tuple(read(v) for v in getattr(error, "dsl_values", ()))
     template = message if values else message.replace("{", "{{").replace("}", "}}")
     b = current_scope()
@@ -134,6 +139,7 @@ def emit_raise(error: BaseException) -> None:
         "assert",
         (b.constant(False), *values),
         {"message": template, "error": known_error(type(error))},
+        loc=getattr(error, "location", None),
     )
 
 

@@ -111,6 +111,14 @@ def _always_returns(statements: list[ast.stmt]) -> bool:
     return False
 
 
+def _passed_by(tests: list[ast.expr], node: ast.Try) -> list[ast.stmt]:
+    """Return the `else` of a `try`, under the tests that no jump has left its body."""
+    guarded = node.orelse
+    for test in tests:
+        guarded = [ast.copy_location(ast.If(test, guarded, []), node)]
+    return guarded
+
+
 class _Loops:
     """Lowers `break`, `continue` and the `else` of loops, innermost first; leaves `return` inside loops as a break."""
 
@@ -238,6 +246,9 @@ class _Jumps:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.For, ast.While)):
             return [node]
         if _find(node, (ast.Break, ast.Continue, ast.Return), True):
+            if isinstance(node, ast.Try) and node.orelse:
+                left = list(dict.fromkeys(flag for s in node.body for flag in self.flags(s)))
+                node.orelse = _passed_by([_not(flag, node) for flag in left], node)
             _rewrite_blocks(node, self.block)
         return [node]
 
@@ -284,6 +295,8 @@ class _Returns:
 
     def flagged(self, node: ast.stmt) -> list[ast.stmt]:
         """Rewrite the returns inside a statement that may also fall through; code after them is guarded."""
+        if isinstance(node, ast.Try) and node.orelse and _contains(node.body, ast.Return):
+            node.orelse = _passed_by([_not(DONE, node)], node)
         _rewrite_blocks(node, self.flagged_block)
         return [node]
 

@@ -509,6 +509,9 @@ class Trace:
         self.guards: dict[tuple[int, Any], tuple[Any, Any, Any]] = {}
         self.hints: dict[Any, Any] = {}
         self.concrete: dict[Value, Any] = {}
+        self.numbers: set[Value] = (
+            set()
+        )  # arguments that are Python's, for which a function can be compiled
         self.keep: list[Any] = []
         self.trying: list[tuple[str, ...]] = []
         self.outside: dict[int, Any] = {}

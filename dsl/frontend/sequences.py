@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import NonConcreteError, UnsupportedError
+from dsl.errors import NonConcreteError, TypeRuleError, UnsupportedError
 from dsl.frontend import loops
 from dsl.frontend.calls import call, converted
 from dsl.frontend.choices import named_elsewhere
@@ -235,7 +235,7 @@ def _is_given(size: Value, scope: Scope) -> bool:
     if node.op.name == "dim_size":
         return _is_argument(node.inputs[0], scope)
     if node.op.name == "param" or node.regions or any(part.shape for part in node.inputs):
-        return _is_argument(size, scope)
+        return size in the_trace().numbers
     return all(_is_given(part, scope) for part in node.inputs)
 
 
@@ -326,10 +326,22 @@ def _filter(items: Any, keep: Any) -> Any:
 
 
 def repeated(items: Any, times: Traced) -> Any:
-    """`items * times`, where `times` is not known while the function is traced."""
-    if _is_given(read(times), current_scope()):
+    """`items * times`, where `times` is a number that is not known while the function is traced."""
+    if times.kind is Kind.PYTHON and times.dtype.kind == "b":
+        times = times + 0
+    if times.kind is Kind.ARRAY or times.dtype.kind not in "iu":
+        words = f"can't multiply sequence by non-int of type '{_name_of_type(times)}'"
+        remedy = "write `np.asarray(items) * x` for the products of the items"
+        raise TypeRuleError(words, location=here(), remedy=remedy)
+    if isinstance(items, tuple) or is_given(times):
         return items * operator.index(times)
     return run(_repeat, items, times)
+
+
+def _name_of_type(x: Traced) -> str:
+    if x.kind is Kind.PYTHON:
+        return type(x.dtype.type().item()).__name__
+    return "numpy.ndarray" if x.kind is Kind.ARRAY else f"numpy.{x.dtype.type.__name__}"
 
 
 def _repeat(items: Any, times: Any) -> Any:

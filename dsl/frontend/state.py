@@ -20,7 +20,15 @@ from dsl.frontend.holders import Holder, holder_of, put_back_containers
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
-from dsl.frontend.trees import OBJECTS, Forward, Structure, flatten, forwarded, unflatten
+from dsl.frontend.trees import (
+    OBJECTS,
+    Forward,
+    Structure,
+    attributes_of,
+    flatten,
+    forwarded,
+    unflatten,
+)
 
 __all__ = [
     "Snapshot",
@@ -35,6 +43,9 @@ __all__ = [
     "set_attribute",
     "undefined_attribute",
 ]
+
+
+_UNNAMED = {"dsl__result": ("the result of a function", "the result")}
 
 
 class Undefined:
@@ -54,15 +65,14 @@ class Undefined:
         self.error = error
 
     def fail(self) -> Any:
-        subject = (
-            "a conditional expression"
-            if self.name.startswith("dsl__")
-            else f"the variable `{self.name}`"
-        )
+        subject, short = f"the variable `{self.name}`", f"`{self.name}`"
+        if self.name.startswith("dsl__"):  # a name that the user did not write
+            subject, short = _UNNAMED.get(self.name, ("a conditional expression", "it"))
+        remedy = self.remedy or f"give `{self.name}` a value before the branch or loop"
         raise self.error(
             f"{subject} {self.reason or 'has no value here'}",
             location=here(),
-            remedy=self.remedy or f"give `{self.name}` a value before the branch or loop",
+            remedy=remedy.replace(f"`{self.name}`", short),
         )
 
     def _use(self, *args: Any, **kwargs: Any) -> Any:
@@ -413,7 +423,7 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
         for old, new in zip(item, rebuilt, strict=True):
             keep(old, new)
     elif hasattr(item, "__dataclass_fields__") or OBJECTS[0].is_tree(item):
-        for name in getattr(item, "__dataclass_fields__", None) or vars(rebuilt):
+        for name in getattr(item, "__dataclass_fields__", None) or attributes_of(rebuilt):
             held = getattr(item, name, None)  # a branch may have left it without a value
             object.__setattr__(item, name, keep(held, getattr(rebuilt, name)))
 

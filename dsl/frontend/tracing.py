@@ -384,6 +384,8 @@ def _make_input(
     storage.strides = described.strides if known or described.strides is None else unknown(shape)
     kind = {"array": Kind.ARRAY, "scalar": Kind.SCALAR, "python": Kind.PYTHON}[described.kind]
     traced = Traced(storage, (), kind)
+    if described.kind == "python":
+        trace.numbers.add(value)
     if described.kind == "array":
         trace.by_array[id(leaf)] = traced
         trace.keep.append(leaf)

@@ -7,6 +7,7 @@ keep their order; None has no leaves. Any other object is a leaf.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 __all__ = [
     "Forward",
     "Structure",
+    "attributes_of",
     "flatten",
     "forwarded",
     "leaves_with_paths",
@@ -89,9 +91,21 @@ def _parts(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
         names = tuple(f.name for f in dataclasses.fields(tree))
         return names, tuple(getattr(tree, n) for n in names)
     if OBJECTS[0].is_tree(tree):
-        names = tuple(vars(tree))
-        return names, tuple(getattr(tree, n) for n in names)
+        held = attributes_of(tree)
+        return tuple(held), tuple(held.values())
     return None
+
+
+def attributes_of(obj: Any) -> dict[str, Any]:
+    """Return the attributes that an instance has itself: those in its `__dict__`, and its `__slots__` that hold something."""
+    slots = {
+        name: slot
+        for cls in reversed(type(obj).__mro__)
+        for name, slot in vars(cls).items()
+        if isinstance(slot, types.MemberDescriptorType)
+    }
+    filled = {name: getattr(obj, name) for name in slots if hasattr(obj, name)}
+    return {**filled, **getattr(obj, "__dict__", {})}
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
