@@ -23,6 +23,7 @@ __all__ = [
     "is_array",
     "is_flat",
     "is_total",
+    "may_raise",
     "splat_of",
 ]
 
@@ -99,7 +100,7 @@ def is_total(node: Node) -> bool:
         return node.op.name != "while" and all(
             is_total(inner) for region in node.regions for inner in region.nodes
         )
-    return fits(node) and (not node.op.has(Trait.CHECKED) or _is_safe(node))
+    return fits(node) and (not may_raise(node))
 
 
 def checks_of(value: Value, quiet: set[Node]) -> set[Node]:
@@ -110,7 +111,7 @@ def checks_of(value: Value, quiet: set[Node]) -> set[Node]:
         if node in quiet or node in seen:
             continue
         seen.add(node)
-        if any(inner.op.has(Trait.CHECKED) and not _is_safe(inner) for inner in _within(node)):
+        if any(map(may_raise, _within(node))):
             found.add(node)
         pending += [operand.node for operand in node.inputs]
     if not found:
@@ -122,10 +123,10 @@ def _within(node: Node) -> list[Node]:
     return [node, *(inner for region in node.regions for inner in region.walk())]
 
 
-def _is_safe(node: Node) -> bool:
-    """Tell whether a CHECKED node cannot raise."""
+def may_raise(node: Node) -> bool:
+    """Tell whether a node is CHECKED and some data make it raise."""
     safe = _SAFE.get(node.op.name)
-    return safe is not None and safe(node)
+    return node.op.has(Trait.CHECKED) and (safe is None or not safe(node))
 
 
 def _safe_power(node: Node) -> bool:
