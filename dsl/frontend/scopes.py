@@ -540,6 +540,9 @@ class Trace:
         self.chosen_from: dict[int, tuple[Any, list[Any]]] = {}
         self.stale: dict[int, Any] = {}
         self.held: dict[int, tuple[Any, Any]] = {}  # containers that traced lists have copies of
+        # Containers that were taken out of traced lists, with these, and the structures of items that a list has twice.
+        self.popped: dict[int, tuple[Any, Any]] = {}
+        self.doubled: list[Any] = []
         self.outdated: list[Storage] = []  # those that must not be read any more
         self.noting = True  # whether the code that runs is the user's
         self.muted = False  # whether ops that may raise need not be kept
