@@ -142,6 +142,8 @@ def holds_any(items: list[Any], found: Set[int]) -> bool:
 def note_change(item: Any) -> None:
     """Refuse to change a container that was chosen; reading it is refused from now on if one is changed that it was chosen from."""
     trace = current_trace()
+    if trace is not None and id(item) in trace.originals:
+        trace.touched[id(item)] = here()
     if trace is None or not (trace.chosen or trace.chosen_from or trace.held):
         return
     refuse_change(item)

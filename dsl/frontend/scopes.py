@@ -523,6 +523,10 @@ class Trace:
         self.keep: list[Any] = []
         self.trying: list[tuple[str, ...]] = []
         self.outside: dict[int, Any] = {}
+        # Containers of functions that were there before, and what they held when they were first seen; the codes of these functions.
+        self.earlier: set[Any] = set()
+        self.originals: dict[int, tuple[Any, Any]] = {}
+        self.touched: dict[int, Location | None] = {}  # where these were changed last
         self.shared: list[tuple[Any, Any, int]] = []
         self.structures: list[tuple[Any, list[Any]]] = []
         self.made: dict[
