@@ -437,6 +437,49 @@ def test_a_loop_that_only_gradients_of_its_result_make_unused_goes() -> None:
     assert "assert" not in text
 
 
+def _write_in_a_loop(x, i, n):
+    for k in range(100):
+        x[i, k : k + n] = 3
+    return x
+
+
+def _write_in_a_copy(x, i, n):
+    y = x[:, :n].copy()
+    y[i] = 3
+    return y
+
+
+def _write_in_a_selection(x, i, n):
+    y = x[:, x[0] > 5]
+    y[i] = 3
+    return y
+
+
+def _add_in_a_selection(x, i, n):
+    y = x[:, x[0] > 5]
+    np.add.at(y, i, 3.0)
+    return y
+
+
+def _write_in_columns(x, i, n):
+    x[i, :n] = 3
+    return x
+
+
+@pytest.mark.parametrize(
+    "write",
+    [_write_in_a_loop, _write_in_a_copy, _write_in_a_selection, _add_in_a_selection, _write_in_columns],
+)  # fmt: skip
+def test_writes_to_rows_without_elements_are_checked(write: Any) -> None:
+    for x in (np.zeros((3, 0)), np.zeros((3, 4))):
+        for inside in (2, np.array([0, -3])):
+            check(write, x, inside, 0)
+        for outside in (3, -4, np.array([0, 7]), np.array([[-4], [1]])):
+            for call in (write, dsl.jit(write)):
+                with pytest.raises(IndexError, match="is out of bounds for axis 0 with size 3"):
+                    call(x.copy(), outside, 0)
+
+
 # -- ops that may raise, of which nothing uses the result ------------------------------------------------
 
 

@@ -37,9 +37,17 @@ def note_write(
     b: Scope, shape: Shape, axes: Sequence[int], indices: Sequence[Value],
     given: Sequence[Value] | None = None,
 ) -> None:  # fmt: skip
-    """Remember that an array is written at indices, to be checked if nothing uses what it then holds."""
+    """Remember that an array is written at indices, to be checked if nothing uses what it then holds.
+
+    Index arrays are checked now if there may be no elements to write.
+    """
+    spread = broadcast_shapes(*(index.shape for index in indices))
+    rest = [dim for axis, dim in enumerate(shape) if axis not in axes]
     for place in _places(b, shape, axes, indices, given):
-        _note(b, place)
+        if spread and any(map(_may_be_zero, rest)):
+            check(b, place)
+        else:
+            _note(b, place)
 
 
 def _places(
