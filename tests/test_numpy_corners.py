@@ -437,6 +437,85 @@ def test_a_loop_that_only_gradients_of_its_result_make_unused_goes() -> None:
     assert "assert" not in text
 
 
+def _dropped_in_a_branch(b, i):
+    v, w = b[i], 0
+    if b[1] > 0:
+        w = v * 0
+    return w
+
+
+def _dropped_in_loops(b, i):
+    v, s = b[i], 0
+    for k in range(100):
+        for _ in range(k):
+            if k > 3:
+                s = v - v
+    return s
+
+
+def _dropped_with_a_branch(b, i):
+    v, w = b[i], 0
+    if i * 0 > 1:
+        w = v
+    return w
+
+
+def _dropped_with_a_predicate(b, i):
+    w = 0
+    if b[i] > 0:
+        w = 0
+    return w
+
+
+def _dropped_with_a_loop(b, i):
+    v = b[i]
+    for _ in range(i * 0):
+        b = b + v
+    return b
+
+
+def _dropped_with_a_while_loop(b, i):
+    v = b[i]
+    while i * 0 > 1:
+        b = b + v
+    return b
+
+
+def _dropped_in_a_while_loop(b, i):
+    v = b[i]
+    while b[0] < 5:
+        b = b + v * 0 + 1
+    return b
+
+
+def _dropped_matrix(b, i):
+    v, w = np.linalg.inv(b[:1, None] * 1.0 + (i < 4))[0, 0] > 0, False
+    if b[1] > 0:
+        w = v & False
+    return b[0] + w + 0 * b[i]
+
+
+@pytest.mark.parametrize(
+    "folded",
+    [
+        _dropped_in_a_branch, _dropped_in_loops, _dropped_with_a_branch, _dropped_with_a_predicate, _dropped_with_a_loop,
+        _dropped_with_a_while_loop, _dropped_in_a_while_loop,
+    ],
+)  # fmt: skip
+def test_an_index_is_checked_where_a_region_needs_no_element(folded: Any) -> None:
+    for call in (folded, dsl.jit(folded)):
+        with pytest.raises(IndexError, match="index 6 is out of bounds for axis 0 with size 4"):
+            call(np.arange(4), 6)
+    check(folded, np.arange(4), 3)
+
+
+def test_a_matrix_is_inverted_where_a_region_needs_nothing_of_it() -> None:
+    for call in (_dropped_matrix, dsl.jit(_dropped_matrix)):
+        with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+            call(np.arange(5), 4)
+    check(_dropped_matrix, np.arange(5), 3)
+
+
 def _write_in_a_loop(x, i, n):
     for k in range(100):
         x[i, k : k + n] = 3

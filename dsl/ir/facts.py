@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -103,8 +104,13 @@ def is_total(node: Node) -> bool:
     return fits(node) and (not may_raise(node))
 
 
-def checks_of(value: Value, quiet: set[Node]) -> set[Node]:
-    """Return the nodes that a value is computed from and that may raise; `quiet` are some that need no look, and gets more of them."""
+def checks_of(
+    value: Value, quiet: set[Node], given: Mapping[Value, Value] = MappingProxyType({})
+) -> set[Node]:
+    """Return the nodes that a value is computed from and that may raise; `quiet` are some that need no look, and gets more of them.
+
+    `given` says what params of regions stand for.
+    """
     seen, found, pending = set[Node](), set[Node](), [value.node]
     while pending:
         node = pending.pop()
@@ -114,6 +120,7 @@ def checks_of(value: Value, quiet: set[Node]) -> set[Node]:
         if any(map(may_raise, _within(node))):
             found.add(node)
         pending += [operand.node for operand in node.inputs]
+        pending += [given[param].node for param in node.outputs if param in given]
     if not found:
         quiet |= seen
     return found
