@@ -20,7 +20,7 @@ from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import Storage, Trace, current_trace, here
 from dsl.frontend.sharing import hold, refuse_change
 from dsl.frontend.traced import Kind, Traced
-from dsl.frontend.trees import OBJECTS, Structure, flatten, forwarded
+from dsl.frontend.trees import LEAVES, OBJECTS, Structure, flatten, forwarded
 
 __all__ = [
     "holds_any",
@@ -228,6 +228,8 @@ def _parts(item: Any) -> list[Any]:
 
 def _containers(item: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
     """Yield the containers and objects in a tree that can be changed, itself included."""
+    if type(item) in LEAVES:
+        return
     item = forwarded(item)
     if isinstance(item, TracedOptional):
         if item.structure.type is not None:

@@ -20,7 +20,7 @@ from dsl.frontend.holders import Holder, holder_of, put_back_containers
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
-from dsl.frontend.trees import OBJECTS, Forward, Structure, flatten, forwarded, unflatten
+from dsl.frontend.trees import LEAVES, OBJECTS, Forward, Structure, flatten, forwarded, unflatten
 
 __all__ = [
     "Snapshot",
@@ -420,6 +420,8 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
 
 def keep(old: Any, new: Any) -> Any:
     """Keep the identity of a nested container, with new contents."""
+    if type(new) in LEAVES:
+        return new
     for held in (old, forwarded(old)):
         mutable = (
             isinstance(held, (list, dict))
