@@ -96,7 +96,8 @@ NOT_SWEPT = {
     **dict.fromkeys(("param", "const"), "have no inputs"),
     **dict.fromkeys(("cond", "while", "scan"), "control flow: below"),
     **dict.fromkeys(
-        ("identity", "stop_gradient", "dim_size", "print", "assert"), "have no samples: below"
+        ("identity", "stop_gradient", "dim_size", "print", "assert", "keep"),
+        "have no samples: below",
     ),
     **dict.fromkeys(
         ("switch", "merge", "loop_merge", "enter", "exit", "next_iteration", "loop_cond"),
@@ -688,6 +689,17 @@ def test_no_item_fails_an_assertion() -> None:
         [True, True],
         0,
     )
+
+
+def test_an_op_that_is_kept_raises_for_any_item() -> None:
+    def kept(a: Algebra, x: Value) -> Value:
+        a.builder.node("keep", (a.inv(x),), {})
+        return x
+
+    graph = graph_of("f", [TensorType(F64, (2, 2))], kept)
+    check(graph, [np.stack([np.eye(2)] * 3)], [True])
+    with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+        run_batched(graph, [np.stack([np.eye(2), np.zeros((2, 2))])], [True], 2)
 
 
 def test_prints_go_item_by_item_in_program_order(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import linecache
 import math
+import queue
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -769,13 +770,14 @@ def test_a_captured_generator_is_refused() -> None:
 
 
 def test_a_traced_value_used_after_its_trace() -> None:
+    kept = queue.SimpleQueue()
+
     def f(x):
-        KEPT.append(x * 2)
+        kept.put(x * 2)
         return x
 
-    KEPT.clear()
     dsl.jit(f)(line())
-    for value in KEPT:
+    for value in [kept.get()]:
         with pytest.raises(LeakError, match="after its function was traced") as caught:
             value + 1
         assert isinstance(caught.value, RuntimeError)
@@ -784,19 +786,99 @@ def test_a_traced_value_used_after_its_trace() -> None:
 
 
 def test_a_traced_value_used_in_another_trace() -> None:
+    kept, KEPT = queue.SimpleQueue(), []
+
     def keep(x):
-        KEPT.append(x * 2)
+        kept.put(x * 2)
         return x
 
     def use(x):
         return x + KEPT[0]
 
-    KEPT.clear()
     dsl.jit(keep)(line())
+    KEPT.append(kept.get())
     refuse(
         use, line(), error=LeakError, base=RuntimeError, says=["outside the trace", "made at"],
         at="x + KEPT[0]", remedy="return it",
     )  # fmt: skip
+
+
+def _append(x):
+    KEPT.append(x * 2)
+    return x
+
+
+def _append_in_a_branch(x):
+    if x[0] > 0:
+        KEPT.append(x * 2)
+    return x
+
+
+def _append_in_a_loop(x):
+    for i in range(100):
+        KEPT.append((i, x[0] * 2))
+    return x
+
+
+def _append_by_another_function(x):
+    _append(x)
+    return x
+
+
+def _append_and_raise(x):
+    KEPT.append(x * 2)
+    raise LeakError("by hand")
+
+
+KEEPING: list[Any] = [
+    _append, _append_in_a_branch, _append_in_a_loop, _append_by_another_function, _append_and_raise,
+    lambda x: KEPT.extend([x * 2]), lambda x: KEPT.insert(0, x * 2), lambda x: [KEPT.append(x * 2) for _ in range(2)],
+    lambda x: KEPT[0]["k"].append(x * 2), lambda x: KEPT[0].update(k=x * 2), lambda x: KEPT[0].setdefault("l", x * 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("keeping", KEEPING)
+def test_a_traced_value_put_into_a_container_outside(keeping: Any) -> None:
+    KEPT[:] = [{"k": [1]}, 2]
+    with pytest.raises(LeakError) as caught:
+        dsl.jit(keeping)(np.ones(3))
+    assert KEPT == [{"k": [1]}, 2]
+    if keeping is not _append_and_raise:
+        assert "was put into a container from outside of the function" in str(caught.value)
+        assert "* 2" in str(caught.value)
+
+
+def test_a_traced_value_put_into_a_container_of_a_closure() -> None:
+    kept: dict[str, Any] = {}
+
+    def f(x):
+        kept["last"] = x.sum()
+        return x
+
+    with pytest.raises(LeakError, match="was put into a container from outside"):
+        dsl.jit(f)(np.ones(3))
+    assert kept == {}
+
+
+def test_values_in_containers_of_a_function_around_are_no_leaks() -> None:
+    def f(x):
+        kept, table = [], {}
+
+        def note(value):
+            def deeper():
+                kept.append(value)
+                table.setdefault("all", []).append(value)
+
+            deeper()
+
+        def noting():
+            note(x[0])
+            note(x[1])
+
+        noting()
+        return kept[0] + table["all"][1]
+
+    assert dsl.jit(f)(np.array([1.0, 2.0])) == 3.0
 
 
 def test_a_traced_value_kept_from_a_loop() -> None:

@@ -894,3 +894,137 @@ def test_lists_are_not_repeated_by_floats() -> None:
             for call in (program, dsl.jit(program)):
                 with pytest.raises(TypeError, match=f"{words} '{name}'"):
                     call(1.0, n)
+
+
+# -- what is taken out of a list, and then changed ---------------------------------------------------------
+
+
+def _stacked(x):
+    rows = []
+    for i in range(len(x)):
+        if x[i] > 0:
+            rows.append([x[i], 1.0])
+    return rows
+
+
+def taken_and_changed(x):
+    rows = _stacked(x)
+    row = rows.pop()
+    row[0] = 5.0
+    for _ in range(100):
+        row[1] += 1.0
+    return row, rows
+
+
+def taken_until_empty(x):
+    stack, total = [{"left": x[0], "deep": 0}], 0.0
+    while stack:
+        item = stack.pop()
+        item["left"] -= 1.0
+        total += item["left"]
+        if item["left"] > 0:
+            stack.append(item)
+    return total
+
+
+def taken_with_a_path(x):
+    queue, count = [(x[0], [1.0])], 0
+    while queue:
+        left, path = queue.pop(0)
+        path[0] += left
+        count += 1
+        if left > 0:
+            queue.append((left - 1, [path[0]]))
+    return count
+
+
+@pytest.mark.parametrize("taken", [taken_and_changed, taken_until_empty, taken_with_a_path])
+def test_what_is_taken_out_of_a_list_can_be_changed(taken: Any) -> None:
+    check_as_plain(taken, np.array([3.0, -1.0, 2.0]))
+
+
+def taken_row_with_a_name(x):
+    row, rows = [x[0], 1.0], []
+    for i in range(len(x)):
+        if x[i] > 0:
+            rows.append(row)
+    rows.pop()[0] = 5.0
+    return row
+
+
+def taken_row_that_was_read(x):
+    rows = _stacked(x)
+    first = rows[0]
+    rows.pop(0)[0] = 5.0
+    return first
+
+
+def taken_row_of_a_copied_list(x):
+    rows = _stacked(x)
+    others = list(rows)
+    rows.pop().append(5.0)
+    return others
+
+
+def taken_row_of_a_sum(x):
+    rows = _stacked(x)
+    both = rows + rows
+    both.pop()[0] = 5.0
+    return rows
+
+
+def taken_row_of_a_multiple(x):
+    rows = _stacked(x) * 2
+    rows.pop()[0] = 5.0
+    return rows
+
+
+def taken_row_changed_in_a_loop(x):
+    row, rows = [x[0], 1.0], []
+    for i in range(len(x)):
+        if x[i] > 0:
+            rows.append(row)
+    taken = rows.pop()
+    for _ in range(100):
+        taken[0] += 5.0
+    return row
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        taken_row_with_a_name, taken_row_that_was_read, taken_row_of_a_copied_list, taken_row_of_a_sum, taken_row_of_a_multiple,
+        taken_row_changed_in_a_loop,
+    ],
+)  # fmt: skip
+def test_a_change_of_what_was_taken_out_of_a_list_is_refused_if_it_would_show_elsewhere(
+    shared: Any,
+) -> None:
+    with pytest.raises(AliasError, match="was taken out of a list, and that another variable"):
+        dsl.jit(shared)(np.array([3.0, -1.0, 2.0]))
+
+
+# -- extremes of nothing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extreme", [max, min])
+def test_extremes_of_nothing_by_key_are_the_default(extreme: Any) -> None:
+    check_as_plain(lambda x: extreme([], key=lambda v: v * x[0], default=x[1]), np.arange(3.0))
+    check_as_plain(lambda x: extreme([], key=lambda v: v * x[0], default=None), np.arange(3.0))
+    check_as_plain(lambda x: extreme(x[:0], key=lambda v: -v, default=x[1]), np.arange(3.0))
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        lambda x: max([], key=lambda v: v * x[0]),
+        lambda x: min(_stacked(-x), key=lambda row: row[0]),
+        lambda x: max(x[0], x[1], default=3),
+    ],
+)
+def test_extremes_of_nothing_raise_what_python_does(nothing: Any) -> None:
+    with pytest.raises((ValueError, TypeError)) as plain:
+        nothing(np.arange(3.0))
+    with pytest.raises(type(plain.value)) as traced:
+        dsl.jit(nothing)(np.arange(3.0))
+    assert str(traced.value).startswith(str(plain.value))

@@ -437,6 +437,237 @@ def test_a_loop_that_only_gradients_of_its_result_make_unused_goes() -> None:
     assert "assert" not in text
 
 
+def _dropped_in_a_branch(b, i):
+    v, w = b[i], 0
+    if b[1] > 0:
+        w = v * 0
+    return w
+
+
+def _dropped_in_loops(b, i):
+    v, s = b[i], 0
+    for k in range(100):
+        for _ in range(k):
+            if k > 3:
+                s = v - v
+    return s
+
+
+def _dropped_with_a_branch(b, i):
+    v, w = b[i], 0
+    if i * 0 > 1:
+        w = v
+    return w
+
+
+def _dropped_with_a_predicate(b, i):
+    w = 0
+    if b[i] > 0:
+        w = 0
+    return w
+
+
+def _dropped_with_a_loop(b, i):
+    v = b[i]
+    for _ in range(i * 0):
+        b = b + v
+    return b
+
+
+def _dropped_with_a_while_loop(b, i):
+    v = b[i]
+    while i * 0 > 1:
+        b = b + v
+    return b
+
+
+def _dropped_in_a_while_loop(b, i):
+    v = b[i]
+    while b[0] < 5:
+        b = b + v * 0 + 1
+    return b
+
+
+def _dropped_matrix(b, i):
+    v, w = np.linalg.inv(b[:1, None] * 1.0 + (i < 4))[0, 0] > 0, False
+    if b[1] > 0:
+        w = v & False
+    return b[0] + w + 0 * b[i]
+
+
+@pytest.mark.parametrize(
+    "folded",
+    [
+        _dropped_in_a_branch, _dropped_in_loops, _dropped_with_a_branch, _dropped_with_a_predicate, _dropped_with_a_loop,
+        _dropped_with_a_while_loop, _dropped_in_a_while_loop,
+    ],
+)  # fmt: skip
+def test_an_index_is_checked_where_a_region_needs_no_element(folded: Any) -> None:
+    for call in (folded, dsl.jit(folded)):
+        with pytest.raises(IndexError, match="index 6 is out of bounds for axis 0 with size 4"):
+            call(np.arange(4), 6)
+    check(folded, np.arange(4), 3)
+
+
+def test_a_matrix_is_inverted_where_a_region_needs_nothing_of_it() -> None:
+    for call in (_dropped_matrix, dsl.jit(_dropped_matrix)):
+        with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+            call(np.arange(5), 4)
+    check(_dropped_matrix, np.arange(5), 3)
+
+
+def _write_in_a_loop(x, i, n):
+    for k in range(100):
+        x[i, k : k + n] = 3
+    return x
+
+
+def _write_in_a_copy(x, i, n):
+    y = x[:, :n].copy()
+    y[i] = 3
+    return y
+
+
+def _write_in_a_selection(x, i, n):
+    y = x[:, x[0] > 5]
+    y[i] = 3
+    return y
+
+
+def _add_in_a_selection(x, i, n):
+    y = x[:, x[0] > 5]
+    np.add.at(y, i, 3.0)
+    return y
+
+
+def _write_in_columns(x, i, n):
+    x[i, :n] = 3
+    return x
+
+
+@pytest.mark.parametrize(
+    "write",
+    [_write_in_a_loop, _write_in_a_copy, _write_in_a_selection, _add_in_a_selection, _write_in_columns],
+)  # fmt: skip
+def test_writes_to_rows_without_elements_are_checked(write: Any) -> None:
+    for x in (np.zeros((3, 0)), np.zeros((3, 4))):
+        for inside in (2, np.array([0, -3])):
+            check(write, x, inside, 0)
+        for outside in (3, -4, np.array([0, 7]), np.array([[-4], [1]])):
+            for call in (write, dsl.jit(write)):
+                with pytest.raises(IndexError, match="is out of bounds for axis 0 with size 3"):
+                    call(x.copy(), outside, 0)
+
+
+# -- ops that may raise, of which nothing uses the result ------------------------------------------------
+
+
+def _dead_op_in_a_loop(call, x, y):
+    for k in range(len(x)):
+        z = call(x, y + 0 * k)  # noqa: F841
+    return x + 1
+
+
+def _dead_sum_of_ops(call, x, y):
+    total = 0 * call(np.ones_like(x) + np.eye(2, dtype=x.dtype), abs(y) + 1).ravel()[0]
+    for _ in range(100):
+        total = total + call(x, y).ravel()[0]
+    return x + 1
+
+
+def _dead_op_in_a_branch(call, x, y):
+    if x[0, 0] < 2:
+        call(x, y)
+    return x + 1
+
+
+DEAD_USES: list[Any] = [
+    lambda call, x, y: (call(x, y), x + 1)[1],
+    lambda call, x, y: (call(x, y) + 1, x + 1)[1],
+    _dead_op_in_a_loop,
+    _dead_op_in_a_branch,
+]
+RAISING: dict[str, Any] = {
+    "inv": lambda x, y: np.linalg.inv(1.0 * x),
+    "solve": lambda x, y: np.linalg.solve(1.0 * x, 1.0 * y),
+    "cholesky": lambda x, y: np.linalg.cholesky(1.0 * x),
+    "eigvals": lambda x, y: np.linalg.eigvals(x / 0.0),
+    "svd": lambda x, y: np.linalg.svd(x / 0.0)[1],
+    "power": lambda x, y: x**y,
+    "max": lambda x, y: x[x > 5].max(),
+    "argmin": lambda x, y: np.argmin(x[x > 5]),
+    "sizes": lambda x, y: x[x == x] + y[y == y],
+}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("use", DEAD_USES)
+@pytest.mark.parametrize("name", RAISING)
+def test_an_op_that_raises_does_so_where_nothing_uses_its_result(name: str, use: Any) -> None:
+    call, x, y = RAISING[name], np.zeros((2, 2), np.int64), np.array([-1, 2])
+    with pytest.raises(Exception) as plain:
+        use(call, x, y)
+    with pytest.raises(type(plain.value)) as traced:
+        dsl.jit(lambda x, y: use(call, x, y))(x, y)
+    assert str(traced.value).startswith(str(plain.value).rstrip())
+
+
+@pytest.mark.parametrize("use", DEAD_USES)
+def test_an_op_that_nothing_uses_changes_nothing_if_it_does_not_raise(use: Any) -> None:
+    x, y = np.array([[2, 0], [0, 9]]), np.array([1, 2])
+    for name in ("inv", "solve", "cholesky", "power", "max", "argmin"):
+        call = RAISING[name]
+        check(lambda x, y, call=call: use(call, x, y), x, y)
+
+
+def test_an_op_that_raises_does_not_where_its_branch_is_not_taken() -> None:
+    check(lambda x, y: _dead_op_in_a_branch(RAISING["inv"], x, y), np.full((2, 2), 3), np.ones(2))
+
+
+def test_a_sum_that_nothing_uses_raises_in_the_trip_that_does() -> None:
+    for name in ("inv", "power"):
+        call = RAISING[name]
+        for x, y in (np.eye(2), np.array([1, -1])), (np.zeros((2, 2)), np.array([1, -1])):
+            try:
+                _dead_sum_of_ops(call, x.astype(int), y)
+            except Exception as error:
+                with pytest.raises(type(error)):
+                    dsl.jit(lambda x, y, call=call: _dead_sum_of_ops(call, x, y))(x.astype(int), y)
+            else:
+                check(lambda x, y, call=call: _dead_sum_of_ops(call, x, y), x.astype(int), y)
+
+
+def _solved(a, b):
+    return np.linalg.solve(a, b).sum() + (b**3).max()
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        lambda a, b: _solved(a, b),
+        lambda a, b: dsl.grad(_solved, argnums=(0, 1))(a, b)[1],
+        lambda a, b: dsl.gradients(_solved(a, b), [a, b])[1],
+        lambda a, b: dsl.vjp(_solved, a, b)[1](np.float64(1))[1],
+        lambda a, b: dsl.jvp(_solved, (a, b), (a, b))[1],
+        lambda a, b: (b**2, b.max(), b + 1)[2],
+    ],
+)
+def test_ops_that_are_used_or_cannot_raise_are_not_kept(used: Any) -> None:
+    text = dsl.jit(used).ir(np.eye(2), np.ones(2), stage="traced")
+    assert "keep(" not in text
+
+
+def test_an_op_that_a_loop_uses_is_not_kept() -> None:
+    def total(a, n):
+        s = np.zeros_like(a)
+        for i in range(n):
+            if i % 2 == 0:
+                s += np.linalg.inv(a + i)
+        return s
+
+    assert "keep(" not in dsl.jit(total).ir(np.eye(2), 3, stage="traced")
+
+
 NOTHING: dict[str, Any] = {
     "a row of no columns": lambda x, i, k: x[i, :0],
     "rows of no columns": lambda x, i, k: x[k, :0],

@@ -34,6 +34,8 @@ def emit_call(region: Region, node: ir.Node) -> None:
     region.program.module.is_long = True
     if node.op.name == "assert":
         _assert(region, node)
+    elif node.op.name == "keep":
+        _keep(region, node)
     elif library.supported(node):
         call = LibraryCall(region, node)
         library.LOWERINGS[node.op.name](call)
@@ -57,6 +59,11 @@ def _assert(region: Region, node: ir.Node) -> None:
             _callback(region, node)
         return
     region.program.fail(region.fn, region.fn.invert(condition), ErrorSite("assert", node))
+
+
+def _keep(region: Region, node: ir.Node) -> None:
+    for value in node.inputs:
+        region.place_of(value) if value.shape else region.register(value)
 
 
 def _plain_message(node: ir.Node) -> bool:

@@ -13,7 +13,7 @@ from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.graph import Value
 from dsl.ir.types import Shape, broadcast_shapes
 
-__all__ = ["note_read", "note_write", "noting", "together"]
+__all__ = ["note_read", "note_write", "noting", "together", "unnoted"]
 
 
 def note_read(
@@ -37,9 +37,17 @@ def note_write(
     b: Scope, shape: Shape, axes: Sequence[int], indices: Sequence[Value],
     given: Sequence[Value] | None = None,
 ) -> None:  # fmt: skip
-    """Remember that an array is written at indices, to be checked if nothing uses what it then holds."""
+    """Remember that an array is written at indices, to be checked if nothing uses what it then holds.
+
+    Index arrays are checked now if there may be no elements to write.
+    """
+    spread = broadcast_shapes(*(index.shape for index in indices))
+    rest = [dim for axis, dim in enumerate(shape) if axis not in axes]
     for place in _places(b, shape, axes, indices, given):
-        _note(b, place)
+        if spread and any(map(_may_be_zero, rest)):
+            check(b, place)
+        else:
+            _note(b, place)
 
 
 def _places(
@@ -57,12 +65,12 @@ def _places(
 def _note(b: Scope, place: Place) -> None:
     trace = current_trace()
     if trace is not None and trace.noting:
-        b.places.append(place)
+        b.noted.append(place)
 
 
 @contextmanager
 def noting(wanted: bool) -> Iterator[None]:
-    """Run code of which reads and writes are not noted unless that is wanted: the library's own, or what runs once more elsewhere."""
+    """Run code of which reads and writes are not noted unless that is wanted: the library's own."""
     trace = current_trace()
     if trace is None:
         yield
@@ -75,14 +83,30 @@ def noting(wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
+def unnoted() -> Iterator[None]:
+    """Run code of which nothing is noted, ops that may raise included: what runs once more elsewhere, or is no code of the user's."""
+    trace = current_trace()
+    if trace is None:
+        yield
+        return
+    around, trace.muted = trace.muted, True
+    try:
+        with noting(False):
+            yield
+    finally:
+        trace.muted = around
+
+
+@contextmanager
 def together() -> Iterator[None]:
     """Take the accesses in the block, to columns of one list at one index, for one: an op that checks any of them checks all."""
-    places = current_scope().places
-    before = len(places)
+    noted = current_scope().noted
+    before = len(noted)
     yield
-    if noted := places[before:]:
-        dims = tuple(dim for place in noted for dim in place.dims)
-        places[before:] = [replace(noted[0], dims=dims)]
+    if places := [item for item in noted[before:] if isinstance(item, Place)]:
+        rest = [item for item in noted[before:] if not isinstance(item, Place)]
+        dims = tuple(dim for place in places for dim in place.dims)
+        noted[before:] = [replace(places[0], dims=dims), *rest]
 
 
 def _is_inside(b: Scope, index: Value, dim: DimLike) -> bool:

@@ -1,9 +1,10 @@
-"""Indices out of bounds that no op of the program would find.
+"""Exceptions that no op of the program would raise: of indices out of bounds, and of ops whose result nothing uses.
 
 Ops that read or write at places which the data tells check them, element by element. Nothing does so where what they make is not
 used, and so is no part of the program, or has no elements: there the program gets checks of its own. What a loop makes may turn
 out to be unused when the whole function is traced. So each region checks all such places that the user's code names, and `settle`
-takes out the checks of those that the program does read or write. What is used costs nothing more.
+takes out the checks of those that the program does read or write. What is used costs nothing more. Likewise each op that may raise
+is kept, and `settle` lets go those of which something is used.
 """
 
 from __future__ import annotations
@@ -43,16 +44,33 @@ Spot = tuple[Value, DimLike]
 """An index and the length of the axis that an op applies it to."""
 
 
-def check_unused(b: Builder, noted: list[Place], graph: Graph) -> bool:
-    """Make the program check the places where the graph neither reads nor writes; tell whether there are any."""
-    spots = set(_spots(graph, None)) if noted else set()
-    unused = [place for place in dict.fromkeys(noted) if not place.is_in(spots, {})]
-    for place in unused:
-        check(b, place)
+@dataclass(frozen=True)
+class _Work:
+    """What a graph does: where it goes, and the values that it computes; `became` says what became of values."""
+
+    spots: Collection[Spot]
+    live: Collection[Value]
+    became: Mapping[Value, Value]
+
+    def includes(self, item: Place | Node | None) -> bool:
+        if item is None:
+            return True
+        if isinstance(item, Place):
+            return item.is_in(self.spots, self.became)
+        return any(self.became.get(value, value) in self.live for value in item.outputs)
+
+
+def check_unused(b: Builder, noted: list[Place | Node], graph: Graph) -> bool:
+    """Make the program check the places where the graph does not go, and run the ops that are not in it; tell whether there are any."""
+    computed = {value for node in graph.nodes for value in node.outputs}
+    work = _Work(set(_spots(graph, None)), computed, {})
+    unused = [item for item in dict.fromkeys(noted) if not work.includes(item)]
+    for item in unused:
+        check(b, item)
     return bool(unused)
 
 
-def settle(graph: Graph, checks: dict[Node, Place | None]) -> Graph:
+def settle(graph: Graph, checks: dict[Node, Place | Node | None]) -> Graph:
     """Return a traced function without those checks of which an op that is used does the work; they are None from then on.
 
     What derivatives make unused afterwards so stays unchecked.
@@ -62,8 +80,9 @@ def settle(graph: Graph, checks: dict[Node, Place | None]) -> Graph:
         return graph
     values: dict[Value, Value] = {}
     bare = _without(graph, doubtful, values)
-    spots = set(_spots(bare, live_values(bare)))
-    done = {node for node, p in doubtful.items() if p is None or p.is_in(spots, values)}
+    live = live_values(bare)
+    work = _Work(set(_spots(bare, live)), live, values)
+    done = {node for node, item in doubtful.items() if work.includes(item)}
     checks.update(dict.fromkeys(done))
     return bare if len(done) == len(doubtful) else _without(graph, done, {})
 
@@ -131,14 +150,18 @@ def _changed(
     return Node(node.op, inputs, node.attrs, node.types, regions, controls, node.dims, node.loc)
 
 
-def check(b: Builder, place: Place) -> Node:
-    """Make the program raise if a place is not in its axis; return the node that does."""
-    around, b.loc = b.loc, place.loc
-    size = b.constant(place.size, I64) if isinstance(place.size, int) else place.size
-    message = f"index {{}} is out of bounds for axis {place.axis} with size {{}}"
-    made = require_inside(b, place.index, b.emit("negative", size), size, message)
+def check(b: Builder, item: Place | Node) -> Node:
+    """Make the program raise if a place is not in its axis, or what an op raises; return the node that does."""
+    around, b.loc = b.loc, item.loc
+    made = b.node("keep", item.outputs, {}) if isinstance(item, Node) else _check_place(b, item)
     b.loc = around
     return made
+
+
+def _check_place(b: Builder, place: Place) -> Node:
+    size = b.constant(place.size, I64) if isinstance(place.size, int) else place.size
+    message = f"index {{}} is out of bounds for axis {place.axis} with size {{}}"
+    return require_inside(b, place.index, b.emit("negative", size), size, message)
 
 
 def require_inside(b: Builder, index: Value, low: Value, size: Value, message: str) -> Node:

@@ -585,7 +585,7 @@ def _emit_cond(
     joined: Joined,
     storages: list[Storage],
 ) -> tuple[Value, ...]:
-    if not values[0] and not any(b.scope._last_effect or b.scope.places for b in branches):
+    if not values[0] and not any(b.scope._last_effect or b.scope.noted for b in branches):
         return ()
     types = [
         TensorType(info.dtype, _join_shape(pair, parent))

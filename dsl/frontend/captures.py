@@ -7,18 +7,24 @@ plain Python makes while a function is traced are constants.
 
 from __future__ import annotations
 
+import collections
+import copy
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from dsl.errors import LeakError
 from dsl.frontend.leaves import the_trace
-from dsl.frontend.scopes import Capture, Storage, current_trace
+from dsl.frontend.lists import TracedList
+from dsl.frontend.scopes import Capture, Storage, Trace, current_trace
 from dsl.frontend.traced import Traced, constant, supported_dtype
 from dsl.frontend.trees import forwarded
+from dsl.ir.location import Location
 from dsl.ir.types import TensorType
 
-__all__ = ["adopt", "capture", "from_outside", "watched"]
+__all__ = ["adopt", "capture", "from_outside", "put_originals_back", "refuse_leaks", "watched"]
 
 
 def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
@@ -42,8 +48,11 @@ def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
     return traced
 
 
-def from_outside(holder: Any, key: Any, value: Any) -> Any:
-    """Take a value that lives outside the trace: arrays become inputs, others are guarded."""
+def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) -> Any:
+    """Take a value that lives outside the trace: arrays become inputs, others are guarded.
+
+    `earlier` says that it was surely there before the trace began; so was what it holds.
+    """
     trace = current_trace()
     if trace is None or isinstance(value, (Traced, types.ModuleType)):
         return value
@@ -55,7 +64,52 @@ def from_outside(holder: Any, key: Any, value: Any) -> Any:
     if guard not in trace.guards:
         trace.guards[guard] = (holder, key, value)
     trace.outside.setdefault(id(value), value)
+    if earlier or id(holder) in trace.originals:
+        _note_earlier(trace, value)
     return value
+
+
+def _note_earlier(trace: Trace, value: Any) -> None:
+    if isinstance(value, types.FunctionType):
+        trace.earlier.add(value.__code__)
+    elif isinstance(value, _CONTAINERS) and id(value) not in trace.originals:
+        trace.originals[id(value)] = (value, copy.copy(value))
+
+
+_CONTAINERS = (list, dict, set, collections.deque)
+
+
+def refuse_leaks(trace: Trace) -> None:
+    """Refuse a trace that has put traced values into containers from outside, and take them out again."""
+    for leaked, where in put_originals_back(trace):
+        raise LeakError(
+            f"a traced value of type {leaked.type} was put into a container from outside of the function",
+            location=where,
+            remedy="return the value from the function instead of storing it in a global, or in a list or dict outside of it",
+        )
+
+
+def put_originals_back(trace: Trace) -> list[tuple[Traced, Location | None]]:
+    """Make containers from outside that hold traced values hold what they did; return such values, and where they were put in."""
+    leaked = []
+    for number, (held, original) in trace.originals.items():
+        found = next(_traced_in(held, 4), None)
+        if found is not None:
+            leaked.append((found, trace.touched.get(number, found.storage.loc)))
+            held.clear()
+            held.update(original) if isinstance(original, (dict, set)) else held.extend(original)
+    return leaked
+
+
+def _traced_in(item: Any, depth: int) -> Iterator[Traced]:
+    item = forwarded(item)
+    if isinstance(item, Traced):
+        yield item
+    elif isinstance(item, TracedList):
+        yield from item.columns
+    elif depth and isinstance(item, (*_CONTAINERS, tuple)):
+        for part in item.values() if isinstance(item, dict) else item:
+            yield from _traced_in(part, depth - 1)
 
 
 def watched(items: Any) -> Any:

@@ -20,7 +20,7 @@ from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import Storage, Trace, current_trace, here
 from dsl.frontend.sharing import hold, refuse_change
 from dsl.frontend.traced import Kind, Traced
-from dsl.frontend.trees import OBJECTS, attributes_of, forwarded
+from dsl.frontend.trees import LEAVES, OBJECTS, Structure, attributes_of, flatten, forwarded
 
 __all__ = [
     "holds_any",
@@ -31,6 +31,7 @@ __all__ = [
     "note_held",
     "note_item",
     "note_pick",
+    "note_pop",
     "note_reading",
     "with_other_names",
 ]
@@ -89,6 +90,16 @@ def note_pick(new: Any, items: Any) -> None:
     _remember(trace, new, made, [part for item in known for part in _containers(item)])
 
 
+def note_pop(item: Any, items: TracedList) -> None:
+    """Remember that an item was taken out of a traced list, which other variables and lists may know too."""
+    trace = current_trace()
+    if trace is not None:
+        doubled = items.layout[0] in trace.doubled
+        trace.popped.update(
+            {id(part): (part, None if doubled else items) for part in _containers(item)}
+        )
+
+
 def _remember(trace: Trace, new: Any, made: list[Any], parts: list[Any]) -> None:
     """Remember that `new`, with the containers `made`, stands for something with the containers `parts`."""
     trace.chosen.update({id(part): part for part in made})
@@ -113,7 +124,10 @@ def note_held(old: Any, new: Any) -> bool:
     trace = current_trace()
     if trace is None or not trace.held:
         return False
-    pairs = zip(_containers(old), _containers(new), strict=False)
+    pairs = list(zip(_containers(old), _containers(new), strict=False))
+    trace.popped.update(
+        {id(b): (b, trace.popped[id(a)][1]) for a, b in pairs if id(a) in trace.popped}
+    )
     found = {id(b): (b, trace.held[id(a)][1]) for a, b in pairs if id(a) in trace.held}
     fresh = found.keys() - trace.held.keys()
     trace.held.update({key: found[key] for key in fresh})
@@ -128,13 +142,37 @@ def holds_any(items: list[Any], found: Set[int]) -> bool:
 def note_change(item: Any) -> None:
     """Refuse to change a container that was chosen; reading it is refused from now on if one is changed that it was chosen from."""
     trace = current_trace()
+    if trace is not None and id(item) in trace.originals:
+        trace.touched[id(item)] = here()
     if trace is None or not (trace.chosen or trace.chosen_from or trace.held):
         return
     refuse_change(item)
+    if id(item) in trace.popped:
+        _refuse_known(trace, item)
     if id(item) in trace.chosen:
         _refuse("this changes a list, dict or object that the data chose among others")
     for new in trace.chosen_from.get(id(item), (None, []))[1]:
         trace.stale.update({id(part): part for part in _containers(new)})
+
+
+def _refuse_known(trace: Trace, item: Any) -> None:
+    """Refuse to change what was taken out of a traced list if something else may be the same container, or have it."""
+    structure, source = flatten(item)[1], trace.popped[id(item)][1]
+    parts = (part for v in _variables(set()) for part in _containers(v) if part is not item)
+    if source is None or any(_may_be(trace, part, structure, source) for part in parts):
+        raise AliasError(
+            "this changes a list, dict or object that was taken out of a list, and that another variable or list may hold too: a "
+            "list that grows in traced code keeps copies, so that the change would not show there",
+            location=here(), remedy="change a copy (`row = rows.pop().copy()`), or put copies into the list",
+        )  # fmt: skip
+
+
+def _may_be(trace: Trace, part: Any, structure: Structure, source: TracedList) -> bool:
+    if isinstance(part, TracedList):
+        return part is not source and part.layout[0] == source.layout[0]
+    if id(part) in trace.held or id(part) in trace.chosen:
+        return flatten(part)[1] == structure
+    return False
 
 
 def note_reading(item: Any) -> None:
@@ -190,6 +228,8 @@ def _parts(item: Any) -> list[Any]:
 
 def _containers(item: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
     """Yield the containers and objects in a tree that can be changed, itself included."""
+    if type(item) in LEAVES:
+        return
     item = forwarded(item)
     if isinstance(item, TracedOptional):
         if item.structure.type is not None:

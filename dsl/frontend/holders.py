@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsl.frontend.choices import note_choice
-from dsl.frontend.trees import OBJECTS, attributes_of, flatten, forwarded, unflatten
+from dsl.frontend.trees import LEAVES, OBJECTS, attributes_of, flatten, forwarded, unflatten
 
 __all__ = ["Holder", "Replaced", "holder_of", "put_back_containers", "replace_changed"]
 
@@ -37,6 +37,8 @@ def holder_of(tree: Any, around: tuple[Any, ...] = ()) -> Holder | None:
 
 
 def _contents(tree: Any) -> Any:
+    if type(tree) in LEAVES:
+        return None
     if type(tree) is list:
         return list(tree) if forwarded(tree) is tree else None
     if isinstance(tree, dict):

@@ -16,7 +16,7 @@ import numpy as np
 from dsl.errors import LoopTypeError, NonConcreteError, UnsupportedError
 from dsl.frontend.accesses import together
 from dsl.frontend.scopes import Storage, current_scope, current_trace, here
-from dsl.frontend.sharing import Sharing, follow, put_in
+from dsl.frontend.sharing import Sharing, follow, note_doubled, put_in
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read, size_number
 from dsl.frontend.trees import Structure, flatten, unflatten
 from dsl.ir.dims import symbols_of
@@ -190,6 +190,8 @@ class TracedList:
     def _extend(self, items: TracedList | Traced) -> None:
         """Append all items of a list, or the rows of an array."""
         whole = TracedList(self.layout, [items]) if isinstance(items, Traced) else items
+        if whole is self:
+            note_doubled(self.layout[0])
         old = self._arrays()
         self._add_rows(whole.columns)
         self._follow(old)
@@ -223,6 +225,7 @@ class TracedList:
         if not isinstance(times, int):
             return NotImplemented
         made = self._part(_NOTHING)
+        note_doubled(self.layout[0])
         for _ in range(times):
             made.extend(self)
         return made
@@ -288,6 +291,9 @@ class TracedList:
                 _glue(column[:index].copy(), column[index:][1:].copy()) for column in self.columns
             ]
         self._follow(old)
+        from dsl.frontend.choices import note_pop
+
+        note_pop(item, self)
         return item
 
     def __delitem__(self, key: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsl.errors import AliasError
-from dsl.frontend.accesses import noting
+from dsl.frontend.accesses import unnoted
 from dsl.frontend.carried import Carried, Key, Moves, Pass
 from dsl.frontend.leaves import is_traced_array, link_when, predicate, ways_out
 from dsl.frontend.scopes import Scope, Storage, here, link, may_alias
@@ -77,7 +77,7 @@ def never_runs(loop: Carried, parent: Scope) -> Value | None:
     if loop.trips is not None:
         return parent.emit("equal", loop.trips, parent.constant(0, I64))
     assert loop.test is not None
-    with noting(False):  # the loop does it again
+    with unnoted():  # the loop does it again
         first = predicate(loop.test())
     return (
         None

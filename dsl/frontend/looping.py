@@ -21,7 +21,7 @@ from dsl.errors import (
     NonConcreteError,
     UndefinedError,
 )
-from dsl.frontend.accesses import noting
+from dsl.frontend.accesses import unnoted
 from dsl.frontend.branches import if_
 from dsl.frontend.carried import code_of
 from dsl.frontend.conditions import truth
@@ -62,7 +62,7 @@ def _while(state: State, test: Block, body: Block, items: tuple[str, ...] = ()) 
     failed: DslError | None = None
     while True:
         before = state.snapshot() if failed is None else None
-        with noting(False):  # a traced loop does it again
+        with unnoted():  # a traced loop does it again
             chosen = predicate(test())
         if chosen is False:
             return

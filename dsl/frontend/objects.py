@@ -65,7 +65,7 @@ def as_trees(before: Any, afters: list[Any]) -> bool:
     trace = current_trace()
     assert trace is not None
     found = False
-    for cell in range(len(before.objects)):
+    for cell in range(len(before.objects) if trace.made else 0):
         ends = [(s.leaves[cell], s.structures[cell]) for s in (before, *afters)]
         for (leaves, structure), (_, other) in itertools.permutations(ends, 2):
             for item in _leaves_against(structure, iter(leaves), other):

@@ -86,7 +86,7 @@ class Runtime:
     def __init__(self, fn: types.FunctionType) -> None:
         self.globals = fn.__globals__
         self.cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-        self.name = fn.__name__
+        self.name, self.code = fn.__name__, fn.__code__
 
     # -- variables ------------------------------------------------------------------------------------------------
 
@@ -96,8 +96,10 @@ class Runtime:
         if holder is None:
             if name not in self.globals:
                 return value
-            holder = self.globals
-        return from_outside(holder, name, value)
+            return from_outside(self.globals, name, value, earlier=True)
+        trace = current_trace()
+        earlier = trace is not None and self.code in trace.earlier
+        return from_outside(holder, name, value, earlier=earlier)
 
     def borrow(self, name: str, read: Callable[[], Any]) -> None:
         """Remember a variable of a function around, which `nonlocal` lets this one assign in branches and loops of others."""

@@ -28,6 +28,7 @@ from dsl.errors import AliasError, ConversionError, InternalError, LeakError
 from dsl.frontend.bounds import Place, check, check_unused
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike
+from dsl.ir.facts import may_raise
 from dsl.ir.graph import Attrs, Graph, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait
@@ -338,25 +339,35 @@ class Scope(Builder):
         self.closed = False
         self.ranges: dict[Value, Any] = {}  # what is known of params that are integers
         self._checked: set[Any] = set()
-        self.places: list[Place] = []  # that the data tells, where the user's code reads or writes
+        # Where the user's code reads or writes at places that the data tells, and ops that may raise.
+        self.noted: list[Place | Node] = []
 
     def node(self, op: Op | str, inputs: Iterable[Value], attrs: Attrs, **options: Any) -> Node:
         made = super().node(op, inputs, _placed(op, attrs), **options)
         if made.op.has(Trait.CHECKED):
             _refuse_catching(made)
+            self._note(made)
         return made
 
+    def _note(self, node: Node) -> None:
+        """Remember an op that may raise, in case that nothing uses its result."""
+        trace = current_trace()
+        if trace is None or trace.muted or not node.op.has(Trait.PURE):
+            return
+        if not node.op.has(Trait.INDEXED) and may_raise(node):
+            self.noted.append(node)
+
     def finish(self, results: Iterable[Value], back: Mapping[Node, Value] | None = None) -> Graph:
-        """Return the graph; places that it does not need to look at are checked all the same."""
+        """Return the graph; places that it does not need to look at are checked all the same, and ops that may raise run."""
         results = tuple(results)
         graph = super().finish(results, back)
-        if not self.places:
+        if not self.noted:
             return graph
-        trace, noted = current_trace(), list(dict.fromkeys(self.places))
-        self.places.clear()
+        trace, noted = current_trace(), list(dict.fromkeys(self.noted))
+        self.noted.clear()
         if trace is None or trace.is_graph or self._is_all(graph):
             return super().finish(results, back) if check_unused(self, noted, graph) else graph
-        trace.checks.update((check(self, place), place) for place in noted)
+        trace.checks.update((check(self, item), item) for item in noted)
         return super().finish(results, back)
 
     def _is_all(self, graph: Graph) -> bool:
@@ -515,6 +526,10 @@ class Trace:
         self.keep: list[Any] = []
         self.trying: list[tuple[str, ...]] = []
         self.outside: dict[int, Any] = {}
+        # Containers of functions that were there before, and what they held when they were first seen; the codes of these functions.
+        self.earlier: set[Any] = set()
+        self.originals: dict[int, tuple[Any, Any]] = {}
+        self.touched: dict[int, Location | None] = {}  # where these were changed last
         self.shared: list[tuple[Any, Any, int]] = []
         self.structures: list[tuple[Any, list[Any]]] = []
         self.made: dict[
@@ -532,11 +547,14 @@ class Trace:
         self.chosen_from: dict[int, tuple[Any, list[Any]]] = {}
         self.stale: dict[int, Any] = {}
         self.held: dict[int, tuple[Any, Any]] = {}  # containers that traced lists have copies of
+        # Containers that were taken out of traced lists, with these, and the structures of items that a list has twice.
+        self.popped: dict[int, tuple[Any, Any]] = {}
+        self.doubled: list[Any] = []
         self.outdated: list[Storage] = []  # those that must not be read any more
         self.noting = True  # whether the code that runs is the user's
-        self.checks: dict[
-            Node, Place | None
-        ] = {}  # of places, in case that nothing else looks at them
+        self.muted = False  # whether ops that may raise need not be kept
+        # Of places, in case that nothing else looks at them, and of ops that may raise.
+        self.checks: dict[Node, Place | Node | None] = {}
         self.trial = False  # for sizes that are symbols; if it fails, those of the call are taken
         self._calls: dict[
             Any, list[int]

@@ -5,6 +5,7 @@ Loops over the items are written in Python and converted, as the user's own are,
 
 from __future__ import annotations
 
+import builtins
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -201,11 +202,20 @@ def ordered(items: TracedList, key: Any, reverse: bool) -> Any:
 def first(items: TracedList, key: Any, reverse: bool) -> Any:
     """`min(items, key=key)`, or `max` with `reverse`."""
     name = "max" if reverse else "min"
-    empty = f"{name}() iterable argument is empty"
+    empty = empty_message(name)
     if isinstance(items.length(), int) and items.length() == 0:
         raise ValueError(empty)
     _require(items.length() > 0, empty)
     return ordered(items, key, reverse)[0]
+
+
+def empty_message(name: str) -> str:
+    """Return what this Python says to the `min` or `max` of nothing."""
+    try:
+        getattr(builtins, name)(())
+    except ValueError as error:
+        return str(error)
+    raise AssertionError
 
 
 # -- comprehensions ----------------------------------------------------------------------------------------------------

@@ -202,6 +202,13 @@ def hold(part: Any) -> None:
         trace.held[id(part)] = (part, here())
 
 
+def note_doubled(structure: Any) -> None:
+    """Record that a traced list has items of a structure more than once."""
+    trace = current_trace()
+    if trace is not None and structure not in trace.doubled:
+        trace.doubled.append(structure)
+
+
 def refuse_change(item: Any) -> None:
     """Refuse to change a container of which a traced list has a copy."""
     trace = current_trace()

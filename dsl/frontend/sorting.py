@@ -40,6 +40,8 @@ def _extreme(
             if "default" not in kwargs:
                 return first()
             return conditional(length_of(args[0]) == 0, lambda: kwargs["default"], first)
+        if len(args) != 1 and kwargs:
+            return plain(*args, **kwargs)  # Python's error
         kind = kind_of_items(args[0]) if args else Kind.SCALAR
         args = tuple(map(as_array, args))
         if "default" in kwargs and isinstance(args[0], Traced) and key is None:
@@ -54,6 +56,8 @@ def _extreme(
             if len(args) == 1 and (key is not None or not isinstance(args[0], Traced))
             else args
         )
+        if len(items) == 0:
+            return plain(items, **kwargs)
         if key is not None:
             return _extreme_by_key(items, key, pick, plain)
         if len(args) == 1 and isinstance(args[0], Traced):
@@ -76,7 +80,7 @@ def _extreme_element(name: str, items: Traced, kind: Kind) -> Any:
         raise ValueError(
             "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
         )
-    length, empty = length_of(items), f"{name}() arg is an empty sequence"
+    length, empty = length_of(items), sequences.empty_message(name)
     if isinstance(length, int) and length == 0:
         raise ValueError(empty)
     if not isinstance(length, int):

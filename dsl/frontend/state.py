@@ -21,6 +21,7 @@ from dsl.frontend.objects import was_made_here
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import (
+    LEAVES,
     OBJECTS,
     Forward,
     Structure,
@@ -430,6 +431,8 @@ def _overwrite(item: Any, rebuilt: Any) -> None:
 
 def keep(old: Any, new: Any) -> Any:
     """Keep the identity of a nested container, with new contents."""
+    if type(new) in LEAVES:
+        return new
     for held in (old, forwarded(old)):
         mutable = (
             isinstance(held, (list, dict))

@@ -26,6 +26,7 @@ from dsl.errors import (
 )
 from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here, may_alias
 from dsl.frontend.strides import contiguous, is_contiguous, is_copied, reshaped, viewed
+from dsl.frontend.trees import LEAVES
 from dsl.frontend.views import Bitcast, Part, Raveled, Recast, Reshaped, Transposed, View
 from dsl.ir.dims import Dim, DimLike
 from dsl.ir.graph import Value
@@ -477,6 +478,9 @@ class Traced:
     @property
     def device(self) -> str:
         return "cpu"
+
+
+LEAVES.add(Traced)
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from dsl.frontend import runtime  # noqa: F401 - it fills the tables of what tra
 from dsl.frontend.bounds import settle
 from dsl.frontend.branches import Either
 from dsl.frontend.calls import call
+from dsl.frontend.captures import put_originals_back, refuse_leaks
 from dsl.frontend.convert import refuse_generator
 from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.iterators import Cursor
@@ -333,11 +334,13 @@ def trace_call(
         bound = {**arguments.bound, **tree}
         before = {key: flatten(value) for key, value in tree.items()}
         args, kwargs = _spread(fn, bound)
+        trace.earlier.add(getattr(fn, "__code__", None))
         try:
             with undone_on_error(trace.root):
                 result = call(fn, *args, **kwargs)
         except BranchRaise as signal:
             if not signal.emitted:
+                put_originals_back(trace)
                 raise signal.error from None
             result = None
         except RecursionError:
@@ -345,6 +348,9 @@ def trace_call(
                 f"`{name}` calls itself without end while it is traced: whether it stops depends on traced values",
                 remedy="make the argument that ends the recursion static (`static_argnames`), or write a loop",
             ) from None
+        except BaseException:
+            put_originals_back(trace)
+            raise
         return _finish(trace, arguments, inputs, result, tree, before)
 
 
@@ -536,6 +542,7 @@ def _finish(
     sources = [outputs.source(leaf) for leaf in leaves]
     containers = _changed_containers(arguments, tree, before, outputs)
     attributes = _changed_attributes(trace, outputs)
+    refuse_leaks(trace)
     written = []
     for index, storage in _input_storages(trace):
         if storage.value is not trace.root.params[index]:

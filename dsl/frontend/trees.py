@@ -68,6 +68,10 @@ OBJECTS: list[Objects] = [Objects()]
 """Set by `dsl.frontend.objects`, which knows the trace."""
 
 
+LEAVES: set[type] = {bool, int, float, complex, str}
+"""Types that surely are no containers: tables of many numbers are looked through often. `dsl.frontend.traced` adds its own."""
+
+
 def forwarded(tree: Any) -> Any:
     """Return what stands for a list now, and anything else as it is."""
     if type(tree) is list and len(tree) == 1 and type(tree[0]) is Forward:
@@ -115,6 +119,9 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
 
 
 def _flatten(tree: Any, leaves: list[Any], inside: tuple[Any, ...] = ()) -> Structure:
+    if type(tree) in LEAVES:
+        leaves.append(tree)
+        return LEAF
     tree = forwarded(tree)
     parts = _parts(tree)
     if parts is None or any(tree is each for each in inside):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "is_array",
     "is_flat",
     "is_total",
+    "may_raise",
     "splat_of",
 ]
 
@@ -99,20 +101,26 @@ def is_total(node: Node) -> bool:
         return node.op.name != "while" and all(
             is_total(inner) for region in node.regions for inner in region.nodes
         )
-    return fits(node) and (not node.op.has(Trait.CHECKED) or _is_safe(node))
+    return fits(node) and (not may_raise(node))
 
 
-def checks_of(value: Value, quiet: set[Node]) -> set[Node]:
-    """Return the nodes that a value is computed from and that may raise; `quiet` are some that need no look, and gets more of them."""
+def checks_of(
+    value: Value, quiet: set[Node], given: Mapping[Value, Value] = MappingProxyType({})
+) -> set[Node]:
+    """Return the nodes that a value is computed from and that may raise; `quiet` are some that need no look, and gets more of them.
+
+    `given` says what params of regions stand for.
+    """
     seen, found, pending = set[Node](), set[Node](), [value.node]
     while pending:
         node = pending.pop()
         if node in quiet or node in seen:
             continue
         seen.add(node)
-        if any(inner.op.has(Trait.CHECKED) and not _is_safe(inner) for inner in _within(node)):
+        if any(map(may_raise, _within(node))):
             found.add(node)
         pending += [operand.node for operand in node.inputs]
+        pending += [given[param].node for param in node.outputs if param in given]
     if not found:
         quiet |= seen
     return found
@@ -122,10 +130,10 @@ def _within(node: Node) -> list[Node]:
     return [node, *(inner for region in node.regions for inner in region.walk())]
 
 
-def _is_safe(node: Node) -> bool:
-    """Tell whether a CHECKED node cannot raise."""
+def may_raise(node: Node) -> bool:
+    """Tell whether a node is CHECKED and some data make it raise."""
     safe = _SAFE.get(node.op.name)
-    return safe is not None and safe(node)
+    return node.op.has(Trait.CHECKED) and (safe is None or not safe(node))
 
 
 def _safe_power(node: Node) -> bool:

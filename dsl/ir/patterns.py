@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.ir.facts import checks_of, commutes, fits, splat_of
+from dsl.ir.facts import commutes, fits, splat_of
 from dsl.ir.graph import Node, Value
 from dsl.ir.rewrite import Rewrite, Rewriter, UnknownSize
 from dsl.ir.types import TensorType, is_integer
@@ -117,12 +117,8 @@ class Rule:
         """Tell whether what the rule drops cannot raise, or only where what it keeps does."""
         if not self.dropped:
             return True
-        quiet = match.builder.memo.setdefault(checks_of, set())
-        lost = {node for var in self.dropped for node in checks_of(match[var], quiet)}
-        if not lost:
-            return True
         kept = [match[var] for var in _leaves(self.right) if isinstance(var, Var)]  # type: ignore[arg-type]
-        return lost <= {node for value in kept for node in checks_of(value, quiet)}
+        return match.builder.may_drop([match[var] for var in self.dropped], kept)
 
     @cached_property
     def dropped(self) -> set[Var]:

@@ -63,6 +63,7 @@ class Trait(enum.Enum):
     COMMUTATIVE = "its first two inputs may be swapped"
     VIEW = "moves or selects elements of its first input without arithmetic"
     CHECKED = "may raise for some data; never run unless the program would run it"
+    INDEXED = "CHECKED for the places that integers tell alone, which code that is traced checks where nothing goes there"
     DYNAMIC = "a dim of its result depends on data, so the type rule makes a fresh symbol"
     EFFECT = "ordered with other effects on the same resource"
     COLLECTIVE = "other ranks take part: repeated wherever its result is computed again, and its derivative always happens"

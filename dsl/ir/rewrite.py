@@ -18,8 +18,9 @@ from typing import Any
 from dsl.errors import InternalError
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim
-from dsl.ir.facts import is_flat
+from dsl.ir.facts import checks_of, is_flat
 from dsl.ir.graph import Attrs, Graph, Node, Value
+from dsl.ir.liveness import is_structured
 from dsl.ir.registry import Op, Trait, placement_of
 
 __all__ = ["Rewrite", "Rewriter", "UnknownSize", "rebuild", "with_params"]
@@ -52,6 +53,9 @@ class Rewriter(Builder):
         self._stand_ins: dict[Node, tuple[Node, ...]] = {}
         self._adopted: list[Node] = []
         self._pinned = _pinned(graph)
+        # What params stand for in the graphs around, and nodes from which nothing is computed that may raise.
+        self.given: Mapping[Value, Value] = {}
+        self._quiet: set[Node] = set()
         for param in graph.params:
             self.note_sizes(self._values.get(param, param))
 
@@ -112,11 +116,26 @@ class Rewriter(Builder):
         controls = self._moved_nodes(node.controls)
         regions = node.regions
         if regions and self.nested:
-            regions = tuple([rebuild(region, self._rewrite) for region in regions])
+            regions = tuple([self._inside(region, node, inputs) for region in regions])
         same = regions is node.regions or _all_same(regions, node.regions)
         if inputs == node.inputs and controls == node.controls and same:
             return node
         return _with(node, inputs, regions, controls)
+
+    def _inside(self, region: Graph, node: Node, inputs: tuple[Value, ...]) -> Graph:
+        """Return a region rewritten, as one of a node with other inputs."""
+        inner = Rewriter(region, self._rewrite)
+        given = inputs[len(inputs) - len(region.params) :] if is_structured(node) else ()
+        inner.given = {**self.given, **dict(zip(region.params, given, strict=False))}
+        inner._quiet = self._quiet
+        return inner.run(region.results, region.params)
+
+    def may_drop(self, values: Iterable[Value], kept: Iterable[Value]) -> bool:
+        """Tell whether no exception is lost when values are not computed any more, and some others still are."""
+        lost = {node for v in values for node in checks_of(v, self._quiet, self.given)}
+        return not lost or lost <= {
+            node for v in kept for node in checks_of(v, self._quiet, self.given)
+        }
 
     def _moved_nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         if not nodes:

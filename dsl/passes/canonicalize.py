@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dsl.ir.facts import commutes, constant_of
+from dsl.ir.facts import commutes, constant_of, has_effect
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.liveness import Structured
 from dsl.ir.patterns import apply_rules
@@ -80,7 +80,18 @@ def _decided(builder: Rewriter, node: Node) -> Outputs:
     pred = constant_of(node.inputs[0])
     if pred is None:
         return None
-    return _inline(builder, node, node.regions[0 if pred else 1], node.inputs[1:])
+    taken = node.regions[0 if pred else 1]
+    if not _takes_all(builder, taken, node.inputs[1:]):
+        return None
+    return _inline(builder, node, taken, node.inputs[1:])
+
+
+def _takes_all(builder: Rewriter, region: Graph, operands: Sequence[Value]) -> bool:
+    """Tell whether a region reads all operands that may raise, or what those are computed from that may."""
+    read = {value for inner in region.nodes for value in inner.inputs} | set(region.results)
+    pairs = list(zip(operands, region.params, strict=True))
+    unread = [operand for operand, param in pairs if param not in read]
+    return builder.may_drop(unread, [operand for operand, param in pairs if param in read])
 
 
 def _never(builder: Rewriter, node: Node) -> Outputs:
@@ -107,6 +118,8 @@ def _initial(builder: Rewriter, node: Node) -> Outputs:
     values = [view.operands[k] for k in view.carried]
     if tuple(value.type for value in values) != node.types:
         return None
+    if not builder.may_drop([view.operands[k] for k in view.invariants], values):
+        return None
     builder.stand_in(node, node.controls)
     return values
 
@@ -117,10 +130,18 @@ def _initial(builder: Rewriter, node: Node) -> Outputs:
 def _same_results(builder: Rewriter, node: Node) -> Outputs:
     """Use the operand, or the constant, that both branches of a cond return."""
     known = [_known_result(builder, node, i) for i in range(len(node.types))]
-    if not any(known):
+    if not any(known) or not _still_asks(builder, node, known):
         return None
     builder.stand_in(node, [builder.adopt(node)])
     return [new or old for new, old in zip(known, node.outputs, strict=True)]
+
+
+def _still_asks(builder: Rewriter, node: Node, known: Sequence[Value | None]) -> bool:
+    """Tell whether the predicate is needed though some results are known, or cannot raise."""
+    outputs = builder.origin.outputs
+    unknown = [old for old, new in zip(outputs, known, strict=True) if new is None]
+    is_read = any(v in builder.read or v in builder.graph.results for v in unknown)
+    return is_read or has_effect(node) or builder.may_drop(node.inputs[:1], [])
 
 
 def _known_result(builder: Rewriter, node: Node, i: int) -> Value | None:

@@ -11,7 +11,8 @@ only feeds itself around two nested loops is found dead.
     return %1#0                                                 return %1
 
 A dead op goes even if it is CHECKED, and with it the exception it might have raised: tracing leaves many reads that
-nothing uses; where the user's code reads, it has put an `assert` (`frontend/bounds.py`). Ops with effects, `assert` among them, stay.
+nothing uses; where the user's code does something that may raise, it has put an `assert` or a `keep` (`frontend/bounds.py`).
+Ops with effects, those two among them, stay.
 
 `narrow` leaves out operands and results of control flow; the other passes use it too.
 """

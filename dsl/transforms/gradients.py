@@ -17,6 +17,7 @@ from dsl.autodiff.forward import push
 from dsl.autodiff.reverse import Reverse
 from dsl.compile import Compiled, jit
 from dsl.errors import GradientError
+from dsl.frontend.accesses import unnoted
 from dsl.frontend.optional import unwrap
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Traced, fresh, lift, read, size_number
@@ -104,9 +105,10 @@ def _differentiate(
     _check_result(inner, has_aux, holomorphic)
     wanted = [k == 0 for k in range(len(inner.graph.results))]
     scope = current_scope()
-    reverse = Reverse(inner.graph, scope, inner.args, active, wanted)
-    value = reverse.outputs[0]
-    found = reverse.pull(scope, [scope.constant(1, value.dtype), *(None for _ in wanted[1:])])
+    with unnoted():
+        reverse = Reverse(inner.graph, scope, inner.args, active, wanted)
+        value = reverse.outputs[0]
+        found = reverse.pull(scope, [scope.constant(1, value.dtype), *(None for _ in wanted[1:])])
     a = Algebra(scope)
     trees = _trees(a, chosen, inner, found, sparse)
     inner.put_back(reverse.outputs)
@@ -247,10 +249,12 @@ def vjp(fn: Any, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     main = _main_results(inner, has_aux)
     wanted = [k in main and carries(r) for k, r in enumerate(inner.graph.results)]
     scope = current_scope()
-    reverse = Reverse(inner.graph, scope, inner.args, active, wanted)
+    with unnoted():
+        reverse = Reverse(inner.graph, scope, inner.args, active, wanted)
     inner.put_back(reverse.outputs)
     result = inner.tree(reverse.outputs)
 
+    @unnoted()
     def pull(cotangent: Any) -> tuple[Any, ...]:
         here_ = current_scope()
         again = reverse if here_ is scope else _again(inner, scope, active, wanted)
@@ -422,7 +426,8 @@ def jvp(
     inner = trace_inner(fn, tuple(primals), {}, taken=value_of(has_aux))
     scope = current_scope()
     ts = _as_tangents(inner, tuple(primals), tuple(tangents))
-    values, moved = push(inner.graph, scope, inner.args, [*ts, *(None for _ in inner.captured)])
+    with unnoted():
+        values, moved = push(inner.graph, scope, inner.args, [*ts, *(None for _ in inner.captured)])
     inner.put_back(values)
     result = inner.tree(values)
     a = Algebra(scope)

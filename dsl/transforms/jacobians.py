@@ -16,6 +16,7 @@ from dsl.autodiff.region import Region, inline, is_dropped, without_effects
 from dsl.autodiff.reverse import Reverse
 from dsl.compile import Compiled
 from dsl.errors import GradientError
+from dsl.frontend.accesses import unnoted
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import fresh
 from dsl.frontend.trees import unflatten
@@ -155,6 +156,7 @@ def basis(
 Blocks = dict[tuple[int, int], Value]
 
 
+@unnoted()
 def _forward(inner: Inner, outs: Sequence[int], wrt: Sequence[int]) -> tuple[Blocks, list[Value]]:
     scope = current_scope()
     a, blocks = Algebra(scope), {}
@@ -224,6 +226,7 @@ def _pushed(graph: Graph, outs: Sequence[int], wrt: Sequence[int]) -> Graph:
     return builder.finish([*found, *values])
 
 
+@unnoted()
 def _reverse(inner: Inner, outs: Sequence[int], wrt: Sequence[int]) -> tuple[Blocks, list[Value]]:
     """Go forward once, where sizes that the function finds out are known, and back from all units of each result."""
     scope = current_scope()

@@ -12,6 +12,7 @@ from dsl.autodiff.cotangents import combine
 from dsl.autodiff.flow import carries, joins_ranks
 from dsl.autodiff.reverse import Reverse
 from dsl.errors import GradientError, UnsupportedError
+from dsl.frontend.accesses import unnoted
 from dsl.frontend.bounds import settle
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.traced import cast, lift, read, wrap
@@ -161,6 +162,7 @@ def _computed_from(groups: list[list[Value]]) -> dict[Value, list[Value]]:
     return {leaf: found[leaf] for leaf in order if found[leaf]}
 
 
+@unnoted()
 def _pull(
     scope: Scope, outputs: list[Value], leaves: list[Value], seeds: list[Value | None]
 ) -> dict[Value, Any]:
@@ -173,6 +175,8 @@ def _pull(
     trace = current_trace()
     assert trace is not None
     graph = settle(graph, trace.checks)
+    used = set(nodes)
+    scope.noted = [item for item in scope.noted if item not in used]
     active = [k < len(leaves) for k in range(len(graph.params))]
     reverse = Reverse(graph, scope, graph.params, active, [True] * len(outputs))
     found = reverse.pull(scope, seeds)
@@ -210,7 +214,7 @@ def _has_effect(node: Node) -> bool:
 def _only_checks(node: Node) -> bool:
     """Tell whether all that the regions of a node do is to check something, which may be done again."""
     effects = [effect for region in node.regions for effect in region.effects]
-    return bool(effects) and all(e.op.name == "assert" or _only_checks(e) for e in effects)
+    return bool(effects) and all(e.op.resource == "assert" or _only_checks(e) for e in effects)
 
 
 def _check_effects(nodes: Sequence[Node], leaves: set[Value]) -> None:

@@ -30,6 +30,12 @@ def assert_(a: Batching, node: Node, inputs: Values, batched: Flags, size: DimLi
     return _unless(a, everywhere, failing)
 
 
+@batches("keep")
+def keep(a: Batching, node: Node, inputs: Values, batched: Flags, size: DimLike) -> Outputs:
+    a.builder.node(node.op, inputs, node.attrs)
+    return (), ()
+
+
 def _assert_first(region: Region, node: Node, values: Values, batched: Flags) -> None:
     inner = Algebra(region)
     region.loc = node.loc

@@ -327,6 +327,9 @@ class _Region:
         if node.op.name == "assert":
             self.emit(Check(lambda frame: bool(frame.number(node.inputs[0]))))
             return
+        if node.op.name == "keep":
+            self.settle_all(node)
+            return
         if library.supported(node):
             for value in node.inputs:
                 if not (node.op.name in library.TAKES_TURNED and self.is_turned(value)):

@@ -11,6 +11,7 @@ for _name in ("param", "const"):
 derive("dim_size", constant("a size"))
 derive("print", constant("no outputs"))
 derive("assert", constant("no outputs"))
+derive("keep", constant("no outputs"))
 for _name in (
     "read_variable",
     "dequeue",

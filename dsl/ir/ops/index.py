@@ -41,7 +41,7 @@ from dsl.ir.ops.samples import draw, dtypes_of, one_operand
 from dsl.ir.registry import Sample, Trait, op
 from dsl.ir.types import BFLOAT16, DTYPES, I64, Shape, TensorType, broadcast_shapes
 
-PURE, CHECKED, DYNAMIC = Trait.PURE, Trait.CHECKED, Trait.DYNAMIC
+PURE, CHECKED, INDEXED, DYNAMIC = Trait.PURE, Trait.CHECKED, Trait.INDEXED, Trait.DYNAMIC
 
 
 # -- gather and scatter -------------------------------------------------------------------------------------------
@@ -162,9 +162,9 @@ def _scatter_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 op("gather", "x, *indices -> y", doc="Elements of x at index arrays over some `axes`.",
-   type=_gather_type, numpy=_gather, traits={PURE, CHECKED}, samples=_gather_samples)  # fmt: skip
+   type=_gather_type, numpy=_gather, traits={PURE, CHECKED, INDEXED}, samples=_gather_samples)  # fmt: skip
 op("scatter", "x, v, *indices -> y", doc="x with v written to, or combined into, indexed places.",
-   type=_scatter_type, numpy=_scatter, traits={PURE, CHECKED},
+   type=_scatter_type, numpy=_scatter, traits={PURE, CHECKED, INDEXED},
    samples=_scatter_samples)  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from dsl.ir.ops.samples import draw, dtypes_of, one_operand
 from dsl.ir.registry import Sample, Trait, op
 from dsl.ir.types import DTYPES, I64, Shape, TensorType, scalar, size_of
 
-PURE, VIEW, CHECKED = Trait.PURE, Trait.VIEW, Trait.CHECKED
+PURE, VIEW, CHECKED, INDEXED = Trait.PURE, Trait.VIEW, Trait.CHECKED, Trait.INDEXED
 Ints = tuple[int, ...]
 
 
@@ -271,10 +271,10 @@ op("slice", "x -> y", doc="The box of x given by `start`, `size` and `step` of e
 op("update_slice", "x, v -> y", doc="x with the box at `start` with `step` replaced by v.",
    type=_update_type, numpy=_update, samples=_update_samples)  # fmt: skip
 op("dynamic_slice", "x, start -> y", doc="The part of x of `size` along `axis` from `start` on.",
-   type=_dynamic_type, numpy=_dynamic_slice, traits={PURE, VIEW, CHECKED},
+   type=_dynamic_type, numpy=_dynamic_slice, traits={PURE, VIEW, CHECKED, INDEXED},
    samples=_dynamic_samples)  # fmt: skip
 op("update_dynamic_slice", "x, v, start -> y", doc="x with v put along `axis` from `start` on.",
-   type=_update_dynamic_type, numpy=_update_dynamic, traits={PURE, CHECKED},
+   type=_update_dynamic_type, numpy=_update_dynamic, traits={PURE, CHECKED, INDEXED},
    samples=_update_dynamic_samples)  # fmt: skip
 
 

@@ -89,6 +89,11 @@ def _assert_type(inputs: Inputs, attrs: Attrs) -> tuple[()]:
     return ()
 
 
+def _keep_type(inputs: Inputs, attrs: Attrs) -> tuple[()]:
+    _check_values("keep", inputs)
+    return ()
+
+
 # Exceptions that are not built in, by the name under which programs raise them.
 _errors: dict[str, type[BaseException]] = {"LinAlgError": np.linalg.LinAlgError}
 
@@ -116,6 +121,8 @@ op("print", "*values ->", doc="Write `template` formatted with the values, and `
    type=_print_type, numpy=_print, traits={EFFECT}, resource="print")  # fmt: skip
 op("assert", "pred, *values ->", doc="Raise the built-in `error` with `message` unless pred is true.",
    type=_assert_type, numpy=_assert, traits={EFFECT, CHECKED}, resource="assert")  # fmt: skip
+op("keep", "*values ->", doc="Compute the values though nothing uses them, for the exceptions that this may raise.",
+   type=_keep_type, numpy=lambda *values: (), traits={EFFECT, CHECKED}, resource="assert")  # fmt: skip
 
 
 # -- variables -----------------------------------------------------------------------------------------------------
