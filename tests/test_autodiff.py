@@ -1736,6 +1736,77 @@ def test_forward_mode_of_a_reverse_rule() -> None:
         dsl.jvp(make_cubed(), (2.0,), (1.0,))
 
 
+def through_a_comparison(x, f):
+    return (x**2 * (f(x) > 0)).sum()
+
+
+def through_a_constant(x, f):
+    return (x**2 * dsl.stop_gradient(f(x))).sum()
+
+
+def through_an_index(x, f):
+    return x[np.argmax(f(x))] ** 2
+
+
+def through_a_test(x, f):
+    return (x**2).sum() if f(x).sum() > 0 else x.sum()
+
+
+def through_a_branch(x, f):
+    y, z = x, x
+    if x[0] > 0:
+        y, z = x**3, f(x)
+    return (y * (z > 0)).sum()
+
+
+def through_a_loop(x, f):
+    y, z = x, f(x)
+    for _ in range(3):
+        y, z = np.sin(y), f(z)
+    return (y * (z > 0)).sum()
+
+
+def through_a_while(x, f):
+    z, i = x, 0
+    while i < 3 and x[0] > -5:
+        x, z, i = x * x[0], f(z) + x, i + 1
+    return x.sum() * (z[0] > 0)
+
+
+def through_a_scan(x, f):
+    last, rows = dsl.scan(lambda c, e: (c * e, (f(c), c)), x[0], x)
+    return last + (rows[1] * (rows[0] > 0)).sum()
+
+
+def through_a_checkpoint(x, f):
+    y, z = dsl.checkpoint(lambda v: (v**2, f(v)))(x)
+    return (y * (z > 0)).sum()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        through_a_comparison, through_a_constant, through_an_index, through_a_test, through_a_branch,
+        through_a_loop, through_a_while, through_a_scan, through_a_checkpoint,
+    ],
+)  # fmt: skip
+def test_forward_mode_asks_for_no_rule_where_no_derivative_flows(function: Any) -> None:
+    x = np.array([1.2, 0.7, 1.5])
+    cubed = make_cubed()
+    gradient = dsl.grad(lambda x: function(x, cubed))(x)
+    np.testing.assert_allclose(dsl.jacfwd(lambda x: function(x, cubed))(x), gradient)
+    _, slope = dsl.jvp(dsl.jit(lambda x: function(x, cubed)), (x,), (np.ones(3),))
+    np.testing.assert_allclose(slope, gradient.sum())
+
+
+def test_forward_mode_asks_for_no_rule_of_what_is_returned_beside() -> None:
+    cubed = make_cubed()
+    value, slope, beside = dsl.jvp(lambda x: (x * x, cubed(x)), (2.0,), (1.0,), has_aux=True)
+    assert (value, slope, beside) == (4.0, 4.0, 8.0)
+    jacobian, beside = dsl.jacfwd(lambda x: (x * x, cubed(x)), has_aux=True)(2.0)
+    assert (jacobian, beside) == (4.0, 8.0)
+
+
 def test_check_grads_finds_a_wrong_rule() -> None:
     @dsl.custom_jvp
     def wrong(x):

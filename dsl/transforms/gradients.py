@@ -422,16 +422,17 @@ def jvp(
     inner = trace_inner(fn, tuple(primals), {}, taken=value_of(has_aux))
     scope = current_scope()
     ts = _as_tangents(inner, tuple(primals), tuple(tangents))
-    values, moved = push(inner.graph, scope, inner.args, [*ts, *(None for _ in inner.captured)])
+    main = _main_results(inner, has_aux)
+    wanted = [k in main for k in range(len(inner.graph.results))]
+    given = [*ts, *(None for _ in inner.captured)]
+    values, moved = push(inner.graph, scope, inner.args, given, wanted)
     inner.put_back(values)
     result = inner.tree(values)
     a = Algebra(scope)
-    main = _main_results(inner, has_aux)
     changes = [
         t if t is not None else a.zeros(TensorType(v.dtype, v.shape)) for t, v in zip(moved, values)
     ]
     tangent = inner.tree(changes)
-    _ = main
     if has_aux:
         return result[0], tangent[0], result[1]
     return result, tangent
