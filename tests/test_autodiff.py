@@ -552,6 +552,25 @@ def test_third_order_of_a_scalar_while(backend: str) -> None:
     np.testing.assert_allclose(mixed, (12 * 1.5**2, 24 * 1.5), rtol=1e-12)
 
 
+@pytest.mark.parametrize("modes", ["rrrr", "rrrf", "rfrr", "frrf"])
+def test_fourth_order_of_a_while(modes: str) -> None:
+    def powers(x):
+        i = 0
+        while i < 3:
+            x, i = x * x, i + 1
+        return x
+
+    function = powers
+    for mode in modes:
+        function = dsl.grad(function) if mode == "r" else slope_of(function)
+    with config.override(verify="each"):
+        assert function(1.5) == pytest.approx(8 * 7 * 6 * 5 * 1.5**4)
+
+
+def slope_of(function: Any) -> Any:
+    return lambda x: dsl.jvp(function, (x,), (1.0,))[1]
+
+
 def test_third_order_of_a_while_that_ends_with_the_data() -> None:
     third = dsl.grad(dsl.grad(dsl.grad(anew(squared_until_large))))
     np.testing.assert_allclose(third(1.3), 32 * 31 * 30 * 1.3**29, rtol=1e-10)
