@@ -1603,6 +1603,23 @@ def test_gradient_with_respect_to_integers() -> None:
         dsl.jacfwd(lambda x: x * 1.0)(np.arange(3, dtype=np.int32))
 
 
+@pytest.mark.parametrize("nothing", [(), [], {}, {"a": [], "b": None}])
+def test_trees_without_numbers_have_themselves_for_gradient(nothing: Any) -> None:
+    def function(p, x):
+        return x * x
+
+    assert dsl.grad(function)(nothing, 3.0) == nothing
+    assert dsl.value_and_grad(function, argnums=(0, 1))(nothing, 3.0) == (9.0, (nothing, 6.0))
+    assert dsl.jacrev(function)(nothing, 3.0) == dsl.jacfwd(function)(nothing, 3.0) == nothing
+    assert dsl.hessian(function)(nothing, 3.0) == nothing
+
+
+@pytest.mark.parametrize("nothing", [None, (), {"a": None}])
+def test_vjp_of_arguments_without_numbers(nothing: Any) -> None:
+    _, pull = dsl.vjp(lambda p, x: x * x, nothing, 3.0)
+    assert pull(1.0) == (nothing, 6.0)
+
+
 @dataclass
 class Labelled:
     w: Any
@@ -1612,8 +1629,8 @@ class Labelled:
 def test_gradient_with_respect_to_strings() -> None:
     with raises("argument 1 holds 'name', which has no gradient"):
         dsl.grad(lambda x, name: x, argnums=1)(1.0, "name")
-    with raises("argument 1 holds no numbers"):
-        dsl.grad(lambda x, y: x, argnums=1)(1.0, ())
+    with raises("argument 1 is None, which has no gradient", "arrays and floats"):
+        dsl.grad(lambda x, y: x, argnums=1)(1.0, None)
     with raises(
         "argument 0.label holds 'name', which has no gradient", "line", "dsl.grad(lambda p: p.w)"
     ):
