@@ -47,7 +47,7 @@ def forward(graph: Graph) -> Graph:
     builder = Builder()
     params = [builder.param(p.type) for p in graph.params]
     tangents = [builder.param(p.type) if carries(p) else None for p in graph.params]
-    outputs, found = push(graph, builder, params, tangents)
+    outputs, found = push(graph, builder, params, tangents, [True] * len(graph.results))
     return _finished(builder, found, outputs)
 
 

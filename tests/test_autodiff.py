@@ -552,6 +552,25 @@ def test_third_order_of_a_scalar_while(backend: str) -> None:
     np.testing.assert_allclose(mixed, (12 * 1.5**2, 24 * 1.5), rtol=1e-12)
 
 
+@pytest.mark.parametrize("modes", ["rrrr", "rrrf", "rfrr", "frrf"])
+def test_fourth_order_of_a_while(modes: str) -> None:
+    def powers(x):
+        i = 0
+        while i < 3:
+            x, i = x * x, i + 1
+        return x
+
+    function = powers
+    for mode in modes:
+        function = dsl.grad(function) if mode == "r" else slope_of(function)
+    with config.override(verify="each"):
+        assert function(1.5) == pytest.approx(8 * 7 * 6 * 5 * 1.5**4)
+
+
+def slope_of(function: Any) -> Any:
+    return lambda x: dsl.jvp(function, (x,), (1.0,))[1]
+
+
 def test_third_order_of_a_while_that_ends_with_the_data() -> None:
     third = dsl.grad(dsl.grad(dsl.grad(anew(squared_until_large))))
     np.testing.assert_allclose(third(1.3), 32 * 31 * 30 * 1.3**29, rtol=1e-10)
@@ -1584,6 +1603,23 @@ def test_gradient_with_respect_to_integers() -> None:
         dsl.jacfwd(lambda x: x * 1.0)(np.arange(3, dtype=np.int32))
 
 
+@pytest.mark.parametrize("nothing", [(), [], {}, {"a": [], "b": None}])
+def test_trees_without_numbers_have_themselves_for_gradient(nothing: Any) -> None:
+    def function(p, x):
+        return x * x
+
+    assert dsl.grad(function)(nothing, 3.0) == nothing
+    assert dsl.value_and_grad(function, argnums=(0, 1))(nothing, 3.0) == (9.0, (nothing, 6.0))
+    assert dsl.jacrev(function)(nothing, 3.0) == dsl.jacfwd(function)(nothing, 3.0) == nothing
+    assert dsl.hessian(function)(nothing, 3.0) == nothing
+
+
+@pytest.mark.parametrize("nothing", [None, (), {"a": None}])
+def test_vjp_of_arguments_without_numbers(nothing: Any) -> None:
+    _, pull = dsl.vjp(lambda p, x: x * x, nothing, 3.0)
+    assert pull(1.0) == (nothing, 6.0)
+
+
 @dataclass
 class Labelled:
     w: Any
@@ -1593,8 +1629,8 @@ class Labelled:
 def test_gradient_with_respect_to_strings() -> None:
     with raises("argument 1 holds 'name', which has no gradient"):
         dsl.grad(lambda x, name: x, argnums=1)(1.0, "name")
-    with raises("argument 1 holds no numbers"):
-        dsl.grad(lambda x, y: x, argnums=1)(1.0, ())
+    with raises("argument 1 is None, which has no gradient", "arrays and floats"):
+        dsl.grad(lambda x, y: x, argnums=1)(1.0, None)
     with raises(
         "argument 0.label holds 'name', which has no gradient", "line", "dsl.grad(lambda p: p.w)"
     ):
@@ -1734,6 +1770,77 @@ def test_forward_mode_of_a_reverse_rule() -> None:
         "dsl.custom_jvp",
     ):
         dsl.jvp(make_cubed(), (2.0,), (1.0,))
+
+
+def through_a_comparison(x, f):
+    return (x**2 * (f(x) > 0)).sum()
+
+
+def through_a_constant(x, f):
+    return (x**2 * dsl.stop_gradient(f(x))).sum()
+
+
+def through_an_index(x, f):
+    return x[np.argmax(f(x))] ** 2
+
+
+def through_a_test(x, f):
+    return (x**2).sum() if f(x).sum() > 0 else x.sum()
+
+
+def through_a_branch(x, f):
+    y, z = x, x
+    if x[0] > 0:
+        y, z = x**3, f(x)
+    return (y * (z > 0)).sum()
+
+
+def through_a_loop(x, f):
+    y, z = x, f(x)
+    for _ in range(3):
+        y, z = np.sin(y), f(z)
+    return (y * (z > 0)).sum()
+
+
+def through_a_while(x, f):
+    z, i = x, 0
+    while i < 3 and x[0] > -5:
+        x, z, i = x * x[0], f(z) + x, i + 1
+    return x.sum() * (z[0] > 0)
+
+
+def through_a_scan(x, f):
+    last, rows = dsl.scan(lambda c, e: (c * e, (f(c), c)), x[0], x)
+    return last + (rows[1] * (rows[0] > 0)).sum()
+
+
+def through_a_checkpoint(x, f):
+    y, z = dsl.checkpoint(lambda v: (v**2, f(v)))(x)
+    return (y * (z > 0)).sum()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        through_a_comparison, through_a_constant, through_an_index, through_a_test, through_a_branch,
+        through_a_loop, through_a_while, through_a_scan, through_a_checkpoint,
+    ],
+)  # fmt: skip
+def test_forward_mode_asks_for_no_rule_where_no_derivative_flows(function: Any) -> None:
+    x = np.array([1.2, 0.7, 1.5])
+    cubed = make_cubed()
+    gradient = dsl.grad(lambda x: function(x, cubed))(x)
+    np.testing.assert_allclose(dsl.jacfwd(lambda x: function(x, cubed))(x), gradient)
+    _, slope = dsl.jvp(dsl.jit(lambda x: function(x, cubed)), (x,), (np.ones(3),))
+    np.testing.assert_allclose(slope, gradient.sum())
+
+
+def test_forward_mode_asks_for_no_rule_of_what_is_returned_beside() -> None:
+    cubed = make_cubed()
+    value, slope, beside = dsl.jvp(lambda x: (x * x, cubed(x)), (2.0,), (1.0,), has_aux=True)
+    assert (value, slope, beside) == (4.0, 4.0, 8.0)
+    jacobian, beside = dsl.jacfwd(lambda x: (x * x, cubed(x)), has_aux=True)(2.0)
+    assert (jacobian, beside) == (4.0, 8.0)
 
 
 def test_check_grads_finds_a_wrong_rule() -> None:

@@ -51,7 +51,9 @@ def forward(graph: Graph) -> Graph:
 
     def body(a: Algebra, *given: Value) -> list[Value]:
         n = len(given) // 2
-        outputs, tangents = push(graph, a.builder, given[:n], given[n:])
+        outputs, tangents = push(
+            graph, a.builder, given[:n], given[n:], [True] * len(graph.results)
+        )
         return zeros_for(a, tangents, outputs)
 
     return build(body, *(p.type for p in graph.params * 2))

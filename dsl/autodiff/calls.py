@@ -24,7 +24,7 @@ def call_step(whole: Reverse, node: Node) -> Step:
 
 
 def call_push(
-    a: Algebra, node: Node, inputs: list[Value], ts: list[Value | None]
+    a: Algebra, node: Node, inputs: list[Value], ts: list[Value | None], wanted: list[bool]
 ) -> tuple[Sequence[Value], Sequence[Value | None]]:
     """Copy a call forward with tangents."""
     if node.op.name == "custom_vjp":
@@ -34,7 +34,7 @@ def call_push(
         )  # fmt: skip
     if node.op.name == "custom_jvp":
         return _custom_push(a, node, inputs, ts)
-    return push(node.regions[0], a.builder, inputs, ts)
+    return push(node.regions[0], a.builder, inputs, ts, wanted)
 
 
 def _later(builder: Builder, value: Value, gs: Sequence[Value | None]) -> Value:

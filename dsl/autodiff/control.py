@@ -328,8 +328,6 @@ class _Loop:
         outputs = list(made.outputs)
         self.total = outputs.pop(self.count) if self.counts else self.inputs[0]
         bind_trips(builder, made)
-        if node.op.name == "recording_while" and rows_of(node) is not None:
-            builder.bind(self.size, outputs[self.count - 1])  # type: ignore[arg-type]
         self.outputs = outputs[: len(node.outputs)]
         self.saved = dict(zip(saved, outputs[len(node.outputs) :], strict=True))
 

@@ -111,14 +111,37 @@ def copy_node(
 
 
 def bind_trips(builder: Builder, node: Node) -> None:
-    """Say that the stacks of a recorded loop have a row for each trip; a `while` carries the number of trips last."""
+    """Say that the stacks of a recorded loop have a row for each trip."""
     if node.op.name not in ("recording_while", "recording_scan"):
         return
     rows = rows_of(node)
-    counted = node.op.name == "recording_while"
-    trips = node.outputs[node.attrs["carried"] - 1] if counted else node.inputs[0]
-    if isinstance(rows, Dim) and symbols_of(rows) == [rows] and trips.type == scalar(I64):
+    if not isinstance(rows, Dim) or symbols_of(rows) != [rows]:
+        return
+    for trips in _counters(node) if node.op.name == "recording_while" else node.inputs[:1]:
         builder.bind(rows, trips)
+
+
+def _counters(node: Node) -> list[Value]:
+    """Return what a `while` counts its trips in, the newest first: every derivative adds one, and loops over them use their own."""
+    body, count = node.regions[-1], node.attrs["carried"]
+    return [
+        node.outputs[k]
+        for k in reversed(range(count))
+        if _is_constant(node.inputs[k], 0) and _is_next(body.results[k], body.params[k])
+    ]
+
+
+def _is_next(value: Value, before: Value) -> bool:
+    if value.node.op.name != "add" or value.type != scalar(I64):
+        return False
+    first, second = value.node.inputs
+    return first == before and _is_constant(second, 1)
+
+
+def _is_constant(value: Value, number: int) -> bool:
+    if value.node.op.name != "const" or value.type != scalar(I64):
+        return False
+    return int(value.node.attrs["value"].array) == number
 
 
 def rows_of(node: Node) -> DimLike | None:

@@ -126,6 +126,9 @@ def _with_value_and_aux(result: Any) -> Any:
     return (unwrap(result[0]), result[1]) if type(result) is tuple and len(result) == 2 else result
 
 
+_OF_NUMBERS = "differentiate with respect to arrays and floats; pass the rest as another argument"
+
+
 def tuple_of(argnums: Argnums) -> tuple[int, ...]:
     return (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
@@ -146,6 +149,12 @@ def check_argnums(fn: Any, args: tuple[Any, ...], argnums: Any) -> None:
                 location=here(),
                 remedy="count arguments from 0 and pass the differentiated ones by position",
             )
+        if args[number] is None:
+            raise GradientError(
+                f"argument {number % len(args)} is None, which has no gradient",
+                location=here(),
+                remedy=_OF_NUMBERS,
+            )
 
 
 def with_chosen_contents(args: tuple[Any, ...], argnums: Argnums) -> tuple[Any, ...]:
@@ -165,11 +174,8 @@ def chosen_leaves(args: tuple[Any, ...], number: int) -> tuple[int, list[Any], S
     leaves, structure = flatten(args[number])
     named = leaves_with_paths(args[number], f"argument {number}")
     bad = [f"{path} holds {leaf!r}" for path, leaf in named if not is_number(leaf)]
-    if bad or not leaves:
-        raise GradientError(
-            f"{bad[0]}, which has no gradient" if bad else f"argument {number} holds no numbers",
-            location=here(), remedy="differentiate with respect to arrays and floats; pass the rest as another argument",
-        )  # fmt: skip
+    if bad:
+        raise GradientError(f"{bad[0]}, which has no gradient", location=here(), remedy=_OF_NUMBERS)
     return before, leaves, structure, number
 
 
@@ -426,17 +432,18 @@ def jvp(
     inner = trace_inner(fn, tuple(primals), {}, taken=value_of(has_aux))
     scope = current_scope()
     ts = _as_tangents(inner, tuple(primals), tuple(tangents))
+    main = _main_results(inner, has_aux)
+    wanted = [k in main for k in range(len(inner.graph.results))]
+    given = [*ts, *(None for _ in inner.captured)]
     with unnoted():
-        values, moved = push(inner.graph, scope, inner.args, [*ts, *(None for _ in inner.captured)])
+        values, moved = push(inner.graph, scope, inner.args, given, wanted)
     inner.put_back(values)
     result = inner.tree(values)
     a = Algebra(scope)
-    main = _main_results(inner, has_aux)
     changes = [
         t if t is not None else a.zeros(TensorType(v.dtype, v.shape)) for t, v in zip(moved, values)
     ]
     tangent = inner.tree(changes)
-    _ = main
     if has_aux:
         return result[0], tangent[0], result[1]
     return result, tangent

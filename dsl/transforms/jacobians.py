@@ -220,7 +220,9 @@ def _pushed(graph: Graph, outs: Sequence[int], wrt: Sequence[int]) -> Graph:
     builder = Builder(graph.name)
     params = [builder.param(p.type) for p in graph.params]
     tangents = {k: builder.param(params[k].type) for k in wrt}
-    values, moved = push(graph, builder, params, [tangents.get(k) for k in range(len(params))])
+    wanted = [k in outs for k in range(len(graph.results))]
+    given = [tangents.get(k) for k in range(len(params))]
+    values, moved = push(graph, builder, params, given, wanted)
     a = Algebra(builder)
     found = [m if (m := moved[out]) is not None else a.zeros(values[out].tensor) for out in outs]
     return builder.finish([*found, *values])
