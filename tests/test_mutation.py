@@ -1138,3 +1138,37 @@ def test_results_of_loops_are_not_in_an_argument_s_memory(trips: int) -> None:
     check_as_plain(program, line())
     x = line()
     assert not np.shares_memory(dsl.jit(program)(x), x)
+
+
+@pytest.mark.parametrize("order", ["C", "F", "A", "K"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: x, lambda x: x.T, lambda x: x.transpose(1, 0, 2), lambda x: x.T + 1, lambda x: x.T[::2], lambda x: x[::-1].T,
+        lambda x: x[:1].T, lambda x: x[:, ::2], lambda x: x.T.copy(), lambda x: x.T.astype(np.float32),
+    ],
+)  # fmt: skip
+def test_orders_that_follow_memory(made: Function, order: str) -> None:
+    x = np.arange(24.0).reshape(2, 3, 4)
+    for given in (x, np.asfortranarray(x), x.transpose(2, 0, 1), x[:, :, ::2]):
+        check_as_plain(lambda x: made(x).ravel(order), given)
+        check_as_plain(lambda x: made(x).flatten(order=order), given)
+        if order != "K":
+            check_as_plain(lambda x: np.reshape(made(x), (-1, 2), order), given)
+
+
+def test_an_order_that_is_none() -> None:
+    x = np.ones((2, 2))
+    with pytest.raises(ValueError, match="order 'K' is not permitted for reshaping"):
+        dsl.jit(lambda x: x.reshape(4, order="K"))(x)
+    with pytest.raises(ValueError, match="order must be one of 'C', 'F', 'A', or 'K'"):
+        dsl.jit(lambda x: x.ravel("Z"))(x)
+
+
+def test_the_order_of_memory_that_is_not_known() -> None:
+    @dsl.jit(dynamic=True)
+    def f(x):
+        return (x.T + 1)[::2].ravel("K")
+
+    with pytest.raises(dsl.errors.UnsupportedError, match="not known while the function is traced"):
+        f(np.ones((3, 4)))

@@ -8,6 +8,7 @@ stands for: an array, a NumPy scalar (immutable), or a Python number (immutable,
 from __future__ import annotations
 
 import enum
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from dsl.errors import (
     TypeRuleError,
     UnsupportedError,
 )
+from dsl.frontend.order import argument_strides, memory_order
 from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, here, may_alias
 from dsl.frontend.strides import contiguous, is_contiguous, is_copied, reshaped, viewed
 from dsl.frontend.trees import LEAVES
@@ -445,7 +447,7 @@ class Traced:
         return ravel(self, order)
 
     def flatten(self, order: str = "C") -> Traced:
-        return reshape(self, -1, order).copy()
+        return ravel(self, order).copy()
 
     def transpose(self, *axes: Any) -> Traced:
         if not axes or axes == (None,):
@@ -878,7 +880,9 @@ def reshape(traced: Traced, shape: Any, order: str = "C") -> Traced:
     Where that depends on sizes that are not known here, it is a copy, and writes that would show the difference are
     refused.
     """
-    if order == "F":
+    if order == "K":
+        raise ValueError("order 'K' is not permitted for reshaping")
+    if order == "F" or _axes_for(traced, order) != tuple(range(traced.ndim)):
         reverse = transpose_view(traced, tuple(reversed(range(traced.ndim))))
         dims = complete_shape(traced.type.shape, shape)
         flipped = reshape(reverse, tuple(reversed(dims)))
@@ -893,8 +897,9 @@ def reshape(traced: Traced, shape: Any, order: str = "C") -> Traced:
 
 def ravel(traced: Traced, order: str = "C") -> Traced:
     """NumPy's ravel: a view of an array that is one run of memory, else a copy."""
-    if order == "F":
-        return ravel(transpose_view(traced, tuple(reversed(range(traced.ndim)))))
+    axes = _axes_for(traced, order)
+    if axes != tuple(range(traced.ndim)):
+        return ravel(transpose_view(traced, axes))
     if traced.kind is not Kind.ARRAY:
         return reshape(traced, -1)
     layout, found = layout_of(traced), strides_of(traced)
@@ -903,6 +908,55 @@ def ravel(traced: Traced, order: str = "C") -> Traced:
     else:
         in_place = None if found is None else is_contiguous(*found, traced.itemsize)
     return _shown(traced, Raveled((size_of(traced.type.shape),)), in_place)
+
+
+def _axes_for(traced: Traced, order: str) -> tuple[int, ...]:
+    """Return the axes in the order in which NumPy goes through an array, the outermost first."""
+    if order not in ("C", "F", "A", "K"):
+        raise ValueError(f"order must be one of 'C', 'F', 'A', or 'K' (got {order!r})")
+    axes = tuple(range(traced.ndim))
+    if order == "C" or len(axes) < 2:
+        return axes
+    if order == "F":
+        return axes[::-1]
+    found = _axes_in_memory(traced)
+    if found is None:
+        raise UnsupportedError(
+            f"the order {order!r} is that of the array's memory, which is not known while the function is traced",
+            location=here(), remedy="say `order='C'` or `order='F'`",
+        )  # fmt: skip
+    if order == "K":
+        return found
+    if traced.storage.follows:
+        return found if found == axes[::-1] else axes
+    return axes[::-1] if _lies(traced, axes[::-1]) and not _lies(traced, axes) else axes
+
+
+def _axes_in_memory(traced: Traced) -> tuple[int, ...] | None:
+    """Return the axes as they lie in memory, or None if that is not known."""
+    trace, axes = current_trace(), tuple(range(traced.ndim))
+    if trace is not None and traced.storage.follows:
+        value = traced.storage.contents()
+        order = memory_order(value, argument_strides(trace))
+        if not traced.views:
+            return order
+        if order != tuple(range(len(value.shape))):
+            return None
+    layout = layout_of(traced)
+    if layout is not None:
+        far = [abs(stride) for stride in layout.strides]
+        return tuple(sorted(axes, key=lambda axis: -far[axis]))
+    return next((order for order in itertools.permutations(axes) if _lies(traced, order)), None)
+
+
+def _lies(traced: Traced, order: tuple[int, ...]) -> bool:
+    """Tell whether the axes of an array surely lie in memory in an order, without gaps."""
+    found = strides_of(traced)
+    if found is None:
+        return False
+    shape, strides = found
+    wanted = contiguous(tuple(shape[k] for k in order), traced.itemsize)
+    return all(strides[k] == far or shape[k] == 1 for k, far in zip(order, wanted))
 
 
 def _shown(traced: Traced, view: View, in_place: bool | None) -> Traced:
