@@ -927,9 +927,7 @@ def _axes_for(traced: Traced, order: str) -> tuple[int, ...]:
         )  # fmt: skip
     if order == "K":
         return found
-    if traced.storage.follows:
-        return found if found == axes[::-1] else axes
-    return axes[::-1] if _lies(traced, axes[::-1]) and not _lies(traced, axes) else axes
+    return axes[::-1] if lies(traced, axes[::-1]) and not lies(traced, axes) else axes
 
 
 def _axes_in_memory(traced: Traced) -> tuple[int, ...] | None:
@@ -946,11 +944,14 @@ def _axes_in_memory(traced: Traced) -> tuple[int, ...] | None:
     if layout is not None:
         far = [abs(stride) for stride in layout.strides]
         return tuple(sorted(axes, key=lambda axis: -far[axis]))
-    return next((order for order in itertools.permutations(axes) if _lies(traced, order)), None)
+    return next((order for order in itertools.permutations(axes) if lies(traced, order)), None)
 
 
-def _lies(traced: Traced, order: tuple[int, ...]) -> bool:
+def lies(traced: Traced, order: tuple[int, ...]) -> bool:
     """Tell whether the axes of an array surely lie in memory in an order, without gaps."""
+    trace = current_trace()
+    if trace is not None and traced.storage.follows and not traced.views:
+        return memory_order(read(traced), argument_strides(trace)) == order
     found = strides_of(traced)
     if found is None:
         return False

@@ -24,9 +24,7 @@ from dsl.frontend.functions.arguments import (
 from dsl.frontend.functions.elementwise import where
 from dsl.frontend.library import implements
 from dsl.frontend.numbers import assigned, is_assigned, is_plain_number, made
-from dsl.frontend.order import argument_strides, memory_order
-from dsl.frontend.scopes import current_scope, current_trace, here
-from dsl.frontend.strides import contiguous
+from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     _FUNCTIONS,
     Kind,
@@ -37,9 +35,9 @@ from dsl.frontend.traced import (
     concrete,
     constant,
     fresh,
+    lies,
     lift,
     read,
-    strides_of,
     supported_dtype,
     transpose_view,
 )
@@ -147,7 +145,7 @@ def ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
     found = array(a, dtype, copy=False)
     if not found.ndim:
         return found.reshape(1)
-    return found if _is_ordered(found, tuple(range(found.ndim))) else found.copy()
+    return found if lies(found, tuple(range(found.ndim))) else found.copy()
 
 
 @implements("asfortranarray", creates=True)
@@ -155,20 +153,10 @@ def asfortranarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
     """Return an array in Fortran's order: the same one if it is so."""
     found = array(a, dtype, copy=False)
     reverse = tuple(reversed(range(found.ndim)))
-    if _is_ordered(found, reverse):
+    if lies(found, reverse):
         return found
     turned = current_scope().emit("transpose", read(found), axes=reverse)
     return transpose_view(fresh(turned), reverse)
-
-
-def _is_ordered(a: Any, order: tuple[int, ...]) -> bool:
-    """Tell whether an array's axes lie in memory in an order, without gaps."""
-    trace = current_trace()
-    if trace is not None and a.storage.follows and not a.views:
-        return memory_order(read(a), argument_strides(trace)) == order
-    shape = a.type.shape
-    wanted = contiguous(tuple(shape[k] for k in order), a.itemsize)
-    return strides_of(a) == (shape, tuple(wanted[order.index(k)] for k in range(len(order))))
 
 
 @implements("copy")
