@@ -1,4 +1,4 @@
-"""What AVX-512 has an instruction for, on a register of elements: scaling by powers of two, and a table of sixteen numbers.
+"""What AVX-512 has an instruction for, on a register of elements: scaling by powers of two, and a table of thirty-two floats.
 
 Each is a call in the text of a function of one element. `DEFINITIONS` says what that means, for code that stays with single
 elements or that LLVM vectorises; `write` says it by the instruction, where `dsl.codegen.widen` writes vectors.
@@ -10,61 +10,75 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dsl.codegen.llvm import Value, float_constant
+from dsl.codegen.math.register_tables import SIZE, TABLES
 
 if TYPE_CHECKING:
     from dsl.codegen.math.reals import Body
 
-__all__ = ["DEFINITIONS", "STEMS", "root", "scale", "write"]
+__all__ = ["DEFINITIONS", "STEMS", "look_up", "scale", "write"]
 
-STEMS = ("dsl.scale", "dsl.root")
+STEMS = ("dsl.scale", *(f"dsl.{name}" for name in TABLES))
 """The names, without the format behind them."""
 
 _BITS = 512
 _FORMATS = {"float": ("f32", "ps", 32, "i16"), "double": ("f64", "pd", 64, "i8")}
-_ROOTS = [float_constant(2.0 ** (k / 16), "float").text for k in range(16)]
-_LISTING = ", ".join(f"float {number}" for number in _ROOTS)
+_LIMIT = 4096.0  # powers of two beyond which any number becomes infinite or zero
 _PURE = "alwaysinline nounwind willreturn memory(none)"
 
 
 def _scaling(type: str) -> str:
     name = _FORMATS[type][0]
+    high, low = float_constant(_LIMIT, type).text, float_constant(-_LIMIT, type).text
     return (
         f"define internal {type} @dsl.scale.{name}({type} %x, {type} %n) {_PURE} {{\n"
         f"  %whole = call {type} @llvm.floor.{name}({type} %n)\n"
-        f"  %cut = fptosi {type} %whole to i32\n"
-        f"  %power = freeze i32 %cut\n"
+        f"  %down = call {type} @llvm.minnum.{name}({type} %whole, {type} {high})\n"
+        f"  %near = call {type} @llvm.maxnum.{name}({type} %down, {type} {low})\n"
+        f"  %power = fptosi {type} %near to i32\n"
         f"  %y = call {type} @llvm.ldexp.{name}.i32({type} %x, i32 %power)\n"
-        f"  ret {type} %y\n}}"
+        f"  %no = fcmp uno {type} %n, %n\n"
+        f"  %z = select i1 %no, {type} %n, {type} %y\n"
+        f"  ret {type} %z\n}}"
+    )
+
+
+def _listing(table: str, start: int, stop: int) -> str:
+    """Return the numbers of a part of a table, as LLVM writes them."""
+    numbers = (float_constant(number, "float").text for number in TABLES[table][start:stop])
+    return ", ".join(f"float {number}" for number in numbers)
+
+
+def _looking_up(table: str) -> str:
+    return (
+        f"@dsl.{table}s = internal unnamed_addr constant [{SIZE} x float] [{_listing(table, 0, SIZE)}], align 64\n"
+        f"define internal float @dsl.{table}.f32(i32 %k) {_PURE} {{\n"
+        f"  %last = and i32 %k, {SIZE - 1}\n"
+        "  %wide = zext i32 %last to i64\n"
+        f"  %place = getelementptr inbounds float, ptr @dsl.{table}s, i64 %wide\n"
+        "  %y = load float, ptr %place, align 4\n"
+        "  ret float %y\n}"
     )
 
 
 DEFINITIONS = {
     "dsl.scale.f32": _scaling("float"),
     "dsl.scale.f64": _scaling("double"),
-    "dsl.root.f32": (
-        f"@dsl.roots = internal unnamed_addr constant [16 x float] [{_LISTING}], align 64\n"
-        f"define internal float @dsl.root.f32(i32 %k) {_PURE} {{\n"
-        "  %last = and i32 %k, 15\n"
-        "  %wide = zext i32 %last to i64\n"
-        "  %place = getelementptr inbounds float, ptr @dsl.roots, i64 %wide\n"
-        "  %y = load float, ptr %place, align 4\n"
-        "  ret float %y\n}"
-    ),
+    **{f"dsl.{table}.f32": _looking_up(table) for table in TABLES},
 }
 
 
 def scale(body: Body, x: Value, n: Value) -> Value:
-    """Emit x * 2**floor(n); where x is a NaN, n may be anything."""
-    name = _FORMATS[x.type][0]
-    for function, args in (("floor", [x.type]), ("ldexp", [x.type, "i32"])):
-        suffix = f"{name}.i32" if function == "ldexp" else name
-        body.declarations[f"llvm.{function}.{suffix}"] = (x.type, args, "nounwind")
-    return _call(body, f"dsl.scale.{name}", x.type, x, n)
+    """Emit x * 2**floor(n); a NaN where either is one."""
+    name, type = _FORMATS[x.type][0], x.type
+    for function, args in (("floor", [type]), ("minnum", [type, type]), ("maxnum", [type, type])):
+        body.declarations[f"llvm.{function}.{name}"] = (type, args, "nounwind")
+    body.declarations[f"llvm.ldexp.{name}.i32"] = (type, [type, "i32"], "nounwind")
+    return _call(body, f"dsl.scale.{name}", type, x, n)
 
 
-def root(body: Body, k: Value) -> Value:
-    """Emit 2**(k / 16), of the last four bits of k."""
-    return _call(body, "dsl.root.f32", "float", k)
+def look_up(body: Body, table: str, k: Value) -> Value:
+    """Emit the number of a table that the last five bits of k tell."""
+    return _call(body, f"dsl.{table}.f32", "float", k)
 
 
 def _call(body: Body, name: str, type: str, *args: Value) -> Value:
@@ -78,7 +92,7 @@ def write(
 ) -> tuple[list[str], dict[str, tuple[str, list[str]]]]:
     """Return lines that define a vector, register by register, and the types of what they call."""
     one = _BITS // _FORMATS[type][2]
-    kinds = ["i32"] if stem == "dsl.root" else [type, type]
+    kinds = [type, type] if stem == "dsl.scale" else ["i32"]
     lines, parts, called = [], [], {}
     for k in range(max(1, lanes // one)):
         names = [f"{made}.r{k}.{j}" for j in range(len(args))]
@@ -96,13 +110,14 @@ def _instruction(
 ) -> tuple[str, str, list[str], str]:
     """Return the name of LLVM's function, the types of its result and arguments, and the arguments."""
     wide, (_, letters, _, mask) = f"<{one} x {type}>", _FORMATS[type]
-    if stem == "dsl.root":
-        types = [wide, f"<{one} x i32>"]
-        listing = f"{wide} <{_LISTING}>, {types[1]} {names[0]}"
-        return "llvm.x86.avx512.permvar.sf.512", wide, types, listing
-    types = [wide, wide, wide, mask, "i32"]
-    listing = f"{wide} {names[0]}, {wide} {names[1]}, {wide} zeroinitializer, {mask} -1, i32 4"
-    return f"llvm.x86.avx512.mask.scalef.{letters}.512", wide, types, listing
+    if stem == "dsl.scale":
+        types = [wide, wide, wide, mask, "i32"]
+        listing = f"{wide} {names[0]}, {wide} {names[1]}, {wide} zeroinitializer, {mask} -1, i32 4"
+        return f"llvm.x86.avx512.mask.scalef.{letters}.512", wide, types, listing
+    table = stem.removeprefix("dsl.")
+    first, second = (f"{wide} <{_listing(table, k, k + one)}>" for k in (0, one))
+    listing = f"{first}, <{one} x i32> {names[0]}, {second}"
+    return "llvm.x86.avx512.vpermi2var.ps.512", wide, [wide, f"<{one} x i32>", wide], listing
 
 
 def _taken(name: str, kind: str, arg: str, lanes: int, one: int, k: int) -> str:

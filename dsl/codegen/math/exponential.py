@@ -3,8 +3,9 @@
 x = n ln 2 + r with |r| <= ln 2 / 2; e**r is a polynomial; 2**n is put together from bits. Adding `shifter` rounds to
 the whole number n and leaves n in the low bits of the sum.
 
-With AVX-512 an instruction multiplies by 2**n, and for floats another takes 2**(k / 16) from a register: n is then a number of
-sixteenths, and the polynomial has half as many terms.
+With AVX-512 an instruction multiplies by 2**n, and for floats another takes 2**(k / 32) from two registers: n is then a number of
+parts of 32, and the polynomial has two terms. The former makes zero or infinity of arguments that are large, whatever the
+(positive) number that it multiplies; that this is one, and no NaN, is seen to by keeping r below two.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dsl.codegen.math.reals import (
     quick_sum,
     select,
 )
+from dsl.codegen.math.register_tables import SIZE
 
 __all__ = ["exp", "exp2", "exp2_of", "exp2_parts", "exp_of", "exp_parts", "expm1", "reduced_twice"]
 
@@ -41,8 +43,8 @@ EXP = {
         2.7631812064915005e-07, 2.5099858292986156e-08,
     ),
 }  # fmt: skip
-# The same for |r| <= ln 2 / 32
-EXP_NEAR = (0.5000162, 0.1666705)
+# (e**r - 1) / r for |r| <= ln 2 / 64
+EXP_NEAR = (1.0000147, 0.5000034)
 # The same, with a relative error for e**r - 1.
 EXPM1 = {
     "f32": (0.49999997, 0.16666546, 0.041667435, 0.008366273, 0.0013870697),
@@ -61,12 +63,14 @@ EXP2 = {
         1.0178047883704132e-07, 7.073910083515358e-09, 4.457228188703833e-10,
     ),
 }  # fmt: skip
-# The same for |r| <= 1 / 32
-EXP2_NEAR = (0.6931472, 0.24023429, 0.0555033)
+# The same for |r| <= 1 / 64
+EXP2_NEAR = (0.6931472, 0.24022841, 0.05549663)
 
 
 def exp(x: Real) -> Real:
     """e**x."""
+    if x.body.has_scaling:
+        return exp_of(x)
     high, low = EXP_LIMITS[x.format.name]
     return exp_of(x.at_most(high).at_least(low))
 
@@ -74,12 +78,13 @@ def exp(x: Real) -> Real:
 def exp_of(x: Real) -> Real:
     """e**x for an x within `EXP_LIMITS`, or NaN."""
     if x.body.has_scaling and x.format is F32:
-        n, root = _sixteenths(x, LOG2_E)
-        r = reduced(x, n)
-        return fma(r * polynomial(r, (1.0, *EXP_NEAR)), root, root).times_power(n)
+        n, root = _fractions(x, LOG2_E)
+        r = reduced(x, n).below_two()
+        return fma(r * polynomial(r, EXP_NEAR), root, root).times_power(n)
     if x.body.has_scaling:
         n = (x * LOG2_E).intrinsic("rint")
-        return polynomial(reduced(x, n), (1.0, 1.0, *EXP[x.format.name])).times_power(n)
+        r = reduced(x, n).below_two()
+        return polynomial(r, (1.0, 1.0, *EXP[x.format.name])).times_power(n)
     n, scales = _whole_part(x, LOG2_E)
     r = reduced(x, n)
     return polynomial(r, (1.0, 1.0, *EXP[x.format.name])) * scales[0] * scales[1]
@@ -110,11 +115,11 @@ def reduced_twice(x: Real, n: Real) -> Double:
     return r, fma(n, -low, first - r)
 
 
-def _sixteenths(x: Real, factor: float) -> Double:
-    """Round factor * x to a number n of sixteenths; return n and 2**(n - floor(n))."""
-    offset = x.format.shifter / 16
+def _fractions(x: Real, factor: float) -> Double:
+    """Round factor * x to a multiple n of 1/32; return n and 2**(n - floor(n))."""
+    offset = x.format.shifter / SIZE
     whole = fma(x, factor, offset)
-    return whole - offset, whole.bits().root()
+    return whole - offset, whole.bits().look_up("root")
 
 
 def _whole_part(x: Real, factor: float) -> tuple[Real, Double]:
@@ -132,6 +137,8 @@ def _whole_part(x: Real, factor: float) -> tuple[Real, Double]:
 
 def exp2(x: Real) -> Real:
     """2**x."""
+    if x.body.has_scaling:
+        return exp2_of(x)
     high, low = EXP2_LIMITS[x.format.name]
     return exp2_of(x.at_most(high).at_least(low))
 
@@ -139,13 +146,13 @@ def exp2(x: Real) -> Real:
 def exp2_of(x: Real, low: Real | None = None) -> Real:
     """2**(x + low) for an x not far outside `EXP2_LIMITS`, or NaN, and a tiny correction."""
     if x.body.has_scaling and x.format is F32:
-        n, root = _sixteenths(x, 1.0)
-        r = x - n if low is None else (x - n) + low
+        n, root = _fractions(x, 1.0)
+        r = (x - n if low is None else (x - n) + low).below_two()
         return fma(r * polynomial(r, EXP2_NEAR), root, root).times_power(n)
     n, scales = (x.intrinsic("rint"), None) if x.body.has_scaling else _whole_part(x, 1.0)
-    r = x - n
-    if low is not None:
-        r = r + low
+    r = x - n if low is None else (x - n) + low
+    if x.body.has_scaling:
+        r = r.below_two()
     power = fma(r, polynomial(r, EXP2[x.format.name]), 1.0)
     return power.times_power(n) if scales is None else power * scales[0] * scales[1]
 

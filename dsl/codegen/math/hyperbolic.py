@@ -7,10 +7,12 @@ two, which needs no division and cancels nowhere. The inverses are logarithms of
 from __future__ import annotations
 
 import math
+import struct
 
 from dsl.codegen.math.exponential import LOG2_E, reduced_twice
 from dsl.codegen.math.logarithm import log_of_sum
 from dsl.codegen.math.reals import (
+    F32,
     F64,
     Real,
     copysign,
@@ -23,6 +25,7 @@ from dsl.codegen.math.reals import (
     select,
     sqrt,
 )
+from dsl.codegen.math.register_tables import SIZE
 
 __all__ = ["arccosh", "arcsinh", "arctanh", "cosh", "sinh", "tanh"]
 
@@ -38,6 +41,8 @@ TANH = {
         -0.008862360733287106, 0.0035763957200149778, -0.0013076063277010742,
     ),
 }  # fmt: skip
+# (r / tanh(r) - 1) / r**2 as a polynomial in r**2, |r| <= 3/16
+TANH_NEAR = (0.3333322, -0.0221188)
 # (sinh(r) / r - 1) / r**2 and (cosh(r) - 1) / r**2 as polynomials in r**2, |r| <= ln 2 / 2
 SINH = {
     "f32": (0.16666667, 0.008333175, 0.0001997408),
@@ -63,6 +68,8 @@ def tanh(x: Real) -> Real:
     rounded down to n, so r is above -1/8 ln 2 and hardly anything cancels in `over`.
     """
     format = x.format
+    if x.body.has_scaling and format is F32:
+        return _tanh_by_table(x)
     size = abs(x).at_most({"f32": 10.0, "f64": 20.0}[format.name])
     offset = format.shifter / 2 + format.bias - 1
     halves = fma(size, 2 * LOG2_E, offset).bits() & -2
@@ -75,6 +82,24 @@ def tanh(x: Real) -> Real:
     part = fma(r * square, polynomial(square, TANH[format.name]), r)
     over = fma(half + 0.5, part, half - 0.5)
     return copysign(over / (over + (1.0 - part)), x)
+
+
+def _tanh_by_table(x: Real) -> Real:
+    """Of the sum |x| = c + r: t + (1 - t**2) r / (r / tanh(r) + t r), t = tanh(c), for a c of a table with a step of 1/4.
+
+    c is behind the middle of its step, so r is above -1/16 and little cancels; beyond the table t is next to 1, and r hardly counts.
+    """
+    size = abs(x).at_most(10.0)
+    offset = x.format.shifter / 4
+    whole = size + offset
+    k = whole.bits().at_most(_bits_of_float(offset) + SIZE - 1)
+    t, r = k.look_up("tanh_of"), size - k.look_up("tanh_at")
+    below = fma(t, r, polynomial(r * r, (1.0, *TANH_NEAR)))
+    return copysign(t + k.look_up("tanh_slope") * r / below, x)
+
+
+def _bits_of_float(number: float) -> int:
+    return int.from_bytes(struct.pack("<f", number), "little")
 
 
 def sinh(x: Real) -> Real:

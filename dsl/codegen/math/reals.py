@@ -236,8 +236,13 @@ class Real:
         return select(self < limit, limit, self)
 
     def times_power(self, n: Real) -> Real:
-        """This times 2**floor(n), for any n if this is a NaN; for CPUs that have an instruction for it."""
+        """This times 2**floor(n), a NaN where n is one; for CPUs that have an instruction for it."""
         return Real(self.body, by_register.scale(self.body, self.value, n.value))
+
+    def below_two(self) -> Real:
+        """This where its magnitude is below two, else something that is: the highest bit of the exponent is cleared."""
+        top = 1 << (30 if self.format is F32 else 62)
+        return (self.bits() & ~top).real()
 
     def bits(self) -> Whole:
         whole = self.format.whole
@@ -307,9 +312,15 @@ class Whole:
         x, y, type = self.value.text, self.constant(other).value.text, self.format.whole
         return Flag(self.body, self.body.define("i1", f"icmp {predicate} {type} {x}, {y}"))
 
-    def root(self) -> Real:
-        """2**(k / 16), k being the last four bits; for floats, and CPUs that look such numbers up in a register."""
-        return Real(self.body, by_register.root(self.body, self.value))
+    def at_most(self, limit: int) -> Whole:
+        """The smaller of this and the limit, both being signed."""
+        type, flag = self.format.whole, self.compare("sgt", limit).value.text
+        text = f"select i1 {flag}, {type} {limit}, {type} {self.value.text}"
+        return Whole(self.body, self.body.define(type, text), self.format)
+
+    def look_up(self, table: str) -> Real:
+        """The number of a table that the last five bits tell; for floats, and CPUs that keep tables in registers."""
+        return Real(self.body, by_register.look_up(self.body, table, self.value))
 
     def real(self) -> Real:
         """The number with these bits."""
