@@ -8,6 +8,8 @@ what the result is (array, NumPy scalar, Python number) agree exactly.
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -1304,3 +1306,9 @@ def first_words(message: str) -> str:
 def test_most_of_numpy_is_there() -> None:
     public = [name for name in NAMESPACES["numpy"] if not name.startswith("_")]
     assert len([name for name in public if hasattr(np, name)]) >= 300
+
+
+def test_the_functions_bring_what_traced_arrays_do() -> None:
+    code = "import dsl.frontend.functions; from dsl.frontend.traced import _UFUNCS; print({'getitem', 'operator'} - set(_UFUNCS))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
