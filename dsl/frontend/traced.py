@@ -384,19 +384,19 @@ class Traced:
     def itemset(self, *args: Any) -> None:
         self[args[:-1]] = args[-1]
 
-    def copy(self, order: str = "C") -> Traced:
-        return fresh(_brought_here(read(self)), self.kind)
+    def copy(self, order: str | None = "C") -> Traced:
+        return lay_out(_brought_here(read(self)), axes_of_new(self, order or "C"), self.kind)
 
     def __copy__(self) -> Traced:
-        return self.copy()
+        return self.copy("K")
 
     def __deepcopy__(self, memo: Any) -> Traced:
-        return self.copy()
+        return self.copy("K")
 
     def astype(
         self,
         dtype: Any,
-        order: str = "K",
+        order: str | None = "K",
         casting: str = "unsafe",
         subok: bool = True,
         copy: bool = True,
@@ -407,11 +407,14 @@ class Traced:
                 f"Cannot cast array data from {self.dtype!r} to {target!r} according to the rule {casting!r}",
                 location=here(),
             )
-        if not copy and target == self.dtype:
+        axes = axes_of_new(self, order or "K")
+        if not copy and target == self.dtype and (order in ("K", None) or lies(self, axes)):
             return self
         kind = Kind.ARRAY if self.kind is Kind.ARRAY else Kind.SCALAR
+        if order not in ("K", None) or target == self.dtype:
+            return lay_out(cast(read(self), target), axes, kind)
         made = fresh(cast(read(self), target), kind)
-        made.storage.follows = order == "K"
+        made.storage.follows = True
         return made
 
     def view(self, dtype: Any = None, type: Any = None) -> Traced:
@@ -910,6 +913,21 @@ def ravel(traced: Traced, order: str = "C") -> Traced:
     return _shown(traced, Raveled((size_of(traced.type.shape),)), in_place)
 
 
+def axes_of_new(traced: Traced, order: str) -> tuple[int, ...]:
+    """Return the axes, the outermost first, of an array that NumPy makes like another in an order; C where memory is not known."""
+    unknown = order.upper() in ("A", "K") and _axes_in_memory(traced) is None
+    return _axes_for(traced, "C" if unknown else order.upper())
+
+
+def lay_out(value: Value, axes: tuple[int, ...], kind: Kind = Kind.ARRAY) -> Traced:
+    """Return a new array whose axes lie in memory as told, the outermost first."""
+    rank = range(len(value.shape))
+    if axes == tuple(rank):
+        return fresh(value, kind)
+    turned = fresh(current_scope().emit("transpose", value, axes=axes))
+    return transpose_view(turned, tuple(map(axes.index, rank)))
+
+
 def _axes_for(traced: Traced, order: str) -> tuple[int, ...]:
     """Return the axes in the order in which NumPy goes through an array, the outermost first."""
     if order not in ("C", "F", "A", "K"):
@@ -1033,8 +1051,10 @@ def normalise_axis(axis: Any, rank: int) -> int:
 
 
 __all__ += [
+    "axes_of_new",
     "complete_shape",
     "emit_many",
+    "lay_out",
     "layout_of",
     "normalise_axis",
     "ravel",
