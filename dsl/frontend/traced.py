@@ -232,13 +232,12 @@ class Traced:
             if not hasattr(np.ndarray, name)
             else f"`{name}` of a traced array is not supported"
         )
-        raise MissingAttributeError(
-            known,
-            location=here(),
-            remedy=f"return the array, and use its `{name}` outside the compiled function"
-            if name in _OF_MEMORY
-            else "use a function of NumPy that is in the table of supported ones",
-        )
+        remedy = "use a function of NumPy that is in the table of supported ones"
+        if name in _OF_MEMORY:
+            remedy = f"return the array, and use its `{name}` outside the compiled function"
+        elif name in _FUNCTIONS:
+            remedy = f"call `np.{name}`"
+        raise MissingAttributeError(known, location=here(), remedy=remedy)
 
     def __repr__(self) -> str:
         return f"<traced {self.kind.value} {self.storage.value.type if not self.views else 'view of ' + str(self.storage.value.type)}>"
@@ -381,9 +380,6 @@ class Traced:
     def fill(self, value: Any) -> None:
         self[...] = value
 
-    def itemset(self, *args: Any) -> None:
-        self[args[:-1]] = args[-1]
-
     def copy(self, order: str | None = "C") -> Traced:
         return lay_out(_brought_here(read(self)), axes_of_new(self, order or "C"), self.kind)
 
@@ -514,7 +510,6 @@ for _name in [
     "min",
     "nonzero",
     "prod",
-    "ptp",
     "repeat",
     "round",
     "searchsorted",
