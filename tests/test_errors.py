@@ -8,6 +8,7 @@ import json
 import linecache
 import math
 import queue
+import statistics
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -1336,3 +1337,10 @@ def test_messages_have_no_names_that_the_user_did_not_write() -> None:
         dsl.jit(expression)(np.ones(3))
     assert "is a list as long as the data decides after one branch" in str(caught.value)
     assert str(caught.value).endswith("give it the same structure in both branches")
+
+
+def test_functions_of_statistics_name_those_of_numpy() -> None:
+    with pytest.raises(dsl.errors.UnsupportedError, match=r"use `np.mean\(x\)`"):
+        dsl.jit(lambda x: statistics.mean(x))(np.arange(3.0))
+    with pytest.raises(dsl.errors.UnsupportedError, match=r"use `np.std\(x, ddof=1\)`"):
+        dsl.jit(lambda x: statistics.stdev([x[0], x[1]]))(np.arange(3.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,42 @@ def turned_back(x):
     return (x.T + 1).T
 
 
+def copies(x):
+    y = x.T + 1
+    return (
+        x.copy(), x.copy(order="F"), x.copy("A"), x.copy(order="K"), x.T.copy("K"), x[::-1, ::2].copy("K"), x.T.copy("A"),
+        np.copy(x), np.copy(x.T), np.copy(x, order="C"), np.copy(x, order="F"), y.copy("F"), np.copy(y),
+        copy.copy(x), copy.deepcopy(x.T), np.array(x), np.array(x, order="F"), np.array(x, order="C"), np.array(x.T),
+        np.array(x, dtype=np.float32), np.asarray(x, order="F"), np.asarray(x, order="C"), np.asarray([[x[0, 0], 2]] * 3, order="F"),
+    )  # fmt: skip
+
+
+def converted_in_an_order(x):
+    return [x.astype(t, order=o) for t in (np.float32, np.float64) for o in "CFAK"]
+
+
+def ufuncs_in_an_order(x):
+    return (
+        np.add(x, 1, order="F"),
+        np.add(x, 1, order="C"),
+        np.exp(x.T, order="C"),
+        np.multiply(x, x, order="K"),
+    )
+
+
+def made(x):
+    n, m = x.shape
+    return (
+        np.zeros((n, m), order="F"), np.ones((n, m), order="F"), np.full((n, m), 2.0, order="F"), np.full((n, m), x[0], order="F"),
+        np.zeros_like(x), np.zeros_like(x.T), np.ones_like(x, order="F"), np.full_like(x, 3), np.full_like(x, x[0], order="F"),
+        np.ones_like(x, order="C"), np.zeros_like(x, shape=(2, 3)), np.zeros_like(x, order="A", shape=(2, 3, 4)),
+        np.zeros_like(x, order="F", shape=(2, 3, 4)), np.zeros_like(x, shape=(2, 3, 4)),
+    )  # fmt: skip
+
+
 FUNCTIONS = [
     turned, chain, with_a_row, comparison, converted, several, mixed, copied, in_c_order, in_fortran_order, required,
-    turned_back,
+    turned_back, copies, ufuncs_in_an_order, converted_in_an_order, made,
 ]  # fmt: skip
 X = np.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -70,7 +104,7 @@ X = np.linspace(-1, 1, 12).reshape(3, 4)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_results_lie_in_memory_as_numpys_do(function: Any, x: np.ndarray) -> None:
     got, expected = dsl.jit(function)(x), function(x)
-    pairs = zip(got, expected) if isinstance(got, tuple) else [(got, expected)]
+    pairs = zip(got, expected) if isinstance(got, (tuple, list)) else [(got, expected)]
     for one, other in pairs:
         np.testing.assert_allclose(one, other, rtol=1e-6)
         assert one.strides == other.strides
@@ -81,7 +115,7 @@ def test_results_are_the_same_for_all_sizes(function: Any) -> None:
     compiled = dsl.jit(function, dynamic=True)
     for x in (X, X[:2], X.T, X[::-1]):
         got, expected = compiled(x), function(x)
-        pairs = zip(got, expected) if isinstance(got, tuple) else [(got, expected)]
+        pairs = zip(got, expected) if isinstance(got, (tuple, list)) else [(got, expected)]
         for one, other in pairs:
             np.testing.assert_allclose(one, other, rtol=1e-6)
 
@@ -124,3 +158,15 @@ def test_loops_over_arrays_in_other_orders() -> None:
         return y
 
     np.testing.assert_allclose(dsl.jit(program)(X), program(X.copy()))
+
+
+@pytest.mark.parametrize("order", ["X", "K"])
+def test_an_order_that_numpy_refuses_is_refused(order: str) -> None:
+    def program(x):
+        return x.copy(order="X") if order == "X" else np.zeros((2, 3), order=order)
+
+    with pytest.raises(ValueError, match="order") as expected:
+        program(X)
+    with pytest.raises(ValueError, match="order") as got:
+        dsl.jit(program)(X)
+    assert str(expected.value) in str(got.value)

@@ -8,13 +8,16 @@ what the result is (array, NumPy scalar, Python number) agree exactly.
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
-import dsl.frontend.functions  # noqa: F401 - registers the functions
+import dsl
+import dsl.frontend.functions  # registers the functions
 from dsl.errors import DslError
 from dsl.frontend.library import NAMESPACES
 from dsl.frontend.scopes import Storage, Trace, tracing
@@ -1304,3 +1307,26 @@ def first_words(message: str) -> str:
 def test_most_of_numpy_is_there() -> None:
     public = [name for name in NAMESPACES["numpy"] if not name.startswith("_")]
     assert len([name for name in public if hasattr(np, name)]) >= 300
+
+
+def test_the_functions_bring_what_traced_arrays_do() -> None:
+    code = "import dsl.frontend.functions; from dsl.frontend.traced import _UFUNCS; print({'getitem', 'operator'} - set(_UFUNCS))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+_OWN = {"kind", "storage", "type", "views"}
+
+
+def test_traced_arrays_have_no_methods_but_those_of_arrays() -> None:
+    public = {name for name in dir(Traced) if not name.startswith("_")}
+    assert public - set(dir(np.ndarray)) == _OWN
+
+
+def test_a_method_that_numpy_took_away_names_the_function() -> None:
+    def program(x: Any) -> Any:
+        return x.max() if hasattr(x, "ptp") else np.ptp(x)
+
+    assert dsl.jit(program)(ARRAYS["x"]) == np.ptp(ARRAYS["x"])
+    with pytest.raises(AttributeError, match=r"call `np.ptp`"):
+        dsl.jit(lambda x: x.ptp())(ARRAYS["x"])

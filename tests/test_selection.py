@@ -187,3 +187,50 @@ def test_rows_of_bytes_of_any_length(dtype: str) -> None:
         values, order = compiled(x)
         np.testing.assert_array_equal(values, np.sort(x))
         np.testing.assert_array_equal(order, np.argsort(x, stable=True))
+
+
+# -- sizes that do not fit, where nothing uses the result ----------------------------------------------------------------
+
+
+def add_up(x, y):
+    x[x > 0] + y
+    return x
+
+
+def add_up_in_a_branch(x, y):
+    if x[0] > 0:
+        x[x > 0] + y
+    return x
+
+
+def add_up_in_a_loop(x, y):
+    for _ in range(3):
+        x[x > 0] * y
+    return x
+
+
+def join(x, y):
+    np.concatenate([x[x > 0][None], y[None]])
+    return x
+
+
+def multiply(x, y):
+    x[x > 0] @ y
+    return x
+
+
+def spread(x, y):
+    np.broadcast_to(x[x > 0], y.shape)
+    return x
+
+
+@pytest.mark.parametrize(
+    "function", [add_up, add_up_in_a_branch, add_up_in_a_loop, join, multiply, spread]
+)
+def test_sizes_that_do_not_fit_raise_where_nothing_uses_the_result(function: Any) -> None:
+    compiled, y = dsl.jit(function), np.arange(3.0)
+    fitting, other = np.array([1.0, 2.0, -1.0, 3.0]), np.array([1.0, 2.0, 1.0, 3.0])
+    np.testing.assert_array_equal(compiled(fitting, y), function(fitting, y))
+    for run in (function, compiled):
+        with pytest.raises(ValueError):
+            run(other, y)

@@ -191,6 +191,7 @@ def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
 def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     if is_converted(fn) or not is_traced_code(fn, (*args, *kwargs.values())):
         _refuse_random(fn)
+        _refuse_statistics(fn, args)
         if not is_converted(fn) and package_of(fn) == "numpy" and has_traced(args):
             try:
                 return fn(*args, **kwargs)
@@ -199,6 +200,25 @@ def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
         result = fn(*args, **kwargs)
         return result if is_converted(fn) or package_of(fn) == "dsl" else adopt(result)
     return converted(fn)(*args, **kwargs)
+
+
+_STATISTICS = {
+    "mean": "np.mean(x)", "fmean": "np.mean(x)", "median": "np.median(x)", "stdev": "np.std(x, ddof=1)", "pstdev": "np.std(x)",
+    "variance": "np.var(x, ddof=1)", "pvariance": "np.var(x)", "quantiles": "np.quantile(x, q)",
+    "correlation": "np.corrcoef(x, y)[0, 1]", "covariance": "np.cov(x, y)[0, 1]", "geometric_mean": "np.exp(np.mean(np.log(x)))",
+    "harmonic_mean": "1 / np.mean(1 / x)", "linear_regression": "np.polyfit(x, y, 1)",
+}  # fmt: skip
+
+
+def _refuse_statistics(fn: Any, args: Any) -> None:
+    """Refuse the functions of `statistics`, which want Python's numbers, and name NumPy's."""
+    remedy = _STATISTICS.get(fn.__name__) if fn.__module__ == "statistics" else None
+    if remedy is not None and has_traced(args):
+        raise UnsupportedError(
+            f"statistics.{fn.__name__} takes Python's numbers, which traced values are not",
+            location=here(),
+            remedy=f"use `{remedy}`",
+        )
 
 
 def _refuse_random(fn: Any) -> None:

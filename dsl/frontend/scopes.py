@@ -28,7 +28,7 @@ from dsl.errors import AliasError, ConversionError, InternalError, LeakError
 from dsl.frontend.bounds import Place, check, check_unused
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike
-from dsl.ir.facts import may_raise
+from dsl.ir.facts import fits, may_raise
 from dsl.ir.graph import Attrs, Graph, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait
@@ -346,15 +346,16 @@ class Scope(Builder):
         made = super().node(op, inputs, _placed(op, attrs), **options)
         if made.op.has(Trait.CHECKED):
             _refuse_catching(made)
+        if made.op.has(Trait.PURE) and not made.regions:
             self._note(made)
         return made
 
     def _note(self, node: Node) -> None:
-        """Remember an op that may raise, in case that nothing uses its result."""
+        """Remember an op that may raise, of its data or of sizes that do not fit, in case that nothing uses its result."""
         trace = current_trace()
-        if trace is None or trace.muted or not node.op.has(Trait.PURE):
+        if trace is None or trace.muted or node.op.has(Trait.INDEXED):
             return
-        if not node.op.has(Trait.INDEXED) and may_raise(node):
+        if may_raise(node) or not fits(node):
             self.noted.append(node)
 
     def finish(self, results: Iterable[Value], back: Mapping[Node, Value] | None = None) -> Graph:

@@ -232,13 +232,12 @@ class Traced:
             if not hasattr(np.ndarray, name)
             else f"`{name}` of a traced array is not supported"
         )
-        raise MissingAttributeError(
-            known,
-            location=here(),
-            remedy=f"return the array, and use its `{name}` outside the compiled function"
-            if name in _OF_MEMORY
-            else "use a function of NumPy that is in the table of supported ones",
-        )
+        remedy = "use a function of NumPy that is in the table of supported ones"
+        if name in _OF_MEMORY:
+            remedy = f"return the array, and use its `{name}` outside the compiled function"
+        elif name in _FUNCTIONS:
+            remedy = f"call `np.{name}`"
+        raise MissingAttributeError(known, location=here(), remedy=remedy)
 
     def __repr__(self) -> str:
         return f"<traced {self.kind.value} {self.storage.value.type if not self.views else 'view of ' + str(self.storage.value.type)}>"
@@ -381,22 +380,19 @@ class Traced:
     def fill(self, value: Any) -> None:
         self[...] = value
 
-    def itemset(self, *args: Any) -> None:
-        self[args[:-1]] = args[-1]
-
-    def copy(self, order: str = "C") -> Traced:
-        return fresh(_brought_here(read(self)), self.kind)
+    def copy(self, order: str | None = "C") -> Traced:
+        return lay_out(_brought_here(read(self)), axes_of_new(self, order or "C"), self.kind)
 
     def __copy__(self) -> Traced:
-        return self.copy()
+        return self.copy("K")
 
     def __deepcopy__(self, memo: Any) -> Traced:
-        return self.copy()
+        return self.copy("K")
 
     def astype(
         self,
         dtype: Any,
-        order: str = "K",
+        order: str | None = "K",
         casting: str = "unsafe",
         subok: bool = True,
         copy: bool = True,
@@ -407,11 +403,14 @@ class Traced:
                 f"Cannot cast array data from {self.dtype!r} to {target!r} according to the rule {casting!r}",
                 location=here(),
             )
-        if not copy and target == self.dtype:
+        axes = axes_of_new(self, order or "K")
+        if not copy and target == self.dtype and (order in ("K", None) or lies(self, axes)):
             return self
         kind = Kind.ARRAY if self.kind is Kind.ARRAY else Kind.SCALAR
+        if order not in ("K", None) or target == self.dtype:
+            return lay_out(cast(read(self), target), axes, kind)
         made = fresh(cast(read(self), target), kind)
-        made.storage.follows = order == "K"
+        made.storage.follows = True
         return made
 
     def view(self, dtype: Any = None, type: Any = None) -> Traced:
@@ -511,7 +510,6 @@ for _name in [
     "min",
     "nonzero",
     "prod",
-    "ptp",
     "repeat",
     "round",
     "searchsorted",
@@ -910,6 +908,21 @@ def ravel(traced: Traced, order: str = "C") -> Traced:
     return _shown(traced, Raveled((size_of(traced.type.shape),)), in_place)
 
 
+def axes_of_new(traced: Traced, order: str) -> tuple[int, ...]:
+    """Return the axes, the outermost first, of an array that NumPy makes like another in an order; C where memory is not known."""
+    unknown = order.upper() in ("A", "K") and _axes_in_memory(traced) is None
+    return _axes_for(traced, "C" if unknown else order.upper())
+
+
+def lay_out(value: Value, axes: tuple[int, ...], kind: Kind = Kind.ARRAY) -> Traced:
+    """Return a new array whose axes lie in memory as told, the outermost first."""
+    rank = range(len(value.shape))
+    if axes == tuple(rank):
+        return fresh(value, kind)
+    turned = fresh(current_scope().emit("transpose", value, axes=axes))
+    return transpose_view(turned, tuple(map(axes.index, rank)))
+
+
 def _axes_for(traced: Traced, order: str) -> tuple[int, ...]:
     """Return the axes in the order in which NumPy goes through an array, the outermost first."""
     if order not in ("C", "F", "A", "K"):
@@ -1033,8 +1046,10 @@ def normalise_axis(axis: Any, rank: int) -> int:
 
 
 __all__ += [
+    "axes_of_new",
     "complete_shape",
     "emit_many",
+    "lay_out",
     "layout_of",
     "normalise_axis",
     "ravel",

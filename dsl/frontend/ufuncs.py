@@ -110,8 +110,8 @@ def apply(
         return _FUNCTIONS[ufunc.__name__](
             *inputs, out=target, casting=casting, dtype=dtype, **kwargs
         )
-    for name in ("subok", "order"):
-        kwargs.pop(name, None)
+    kwargs.pop("subok", None)
+    order = kwargs.pop("order", "K")
     if kwargs:
         raise UnsupportedError(f"{ufunc.__name__} with {', '.join(kwargs)}=", location=here())
     if ufunc not in UFUNC_OPS:
@@ -132,7 +132,7 @@ def apply(
         return decided
     values = broadcast_values([operand(x, t) for x, t in zip(inputs, loop, strict=False)])
     outputs = current_scope().node(UFUNC_OPS[ufunc], values, {}).outputs
-    results = tuple(map(_laid_out, outputs))
+    results = tuple(_laid_out(value, order) for value in outputs)
     stored = tuple(
         _store(r, o, where, casting) for r, o in zip(results, _outs(out, len(results)), strict=True)
     )
@@ -148,9 +148,11 @@ def _without_subclass(x: Any) -> Any:
 _PYTHON_NUMBERS = (bool, int, float, complex)
 
 
-def _laid_out(value: Value) -> Traced:
-    """Return the result of a ufunc, which lies in memory as its operands do."""
+def _laid_out(value: Value, order: str) -> Traced:
+    """Return the result of a ufunc, which lies in memory as its operands do unless an order is told."""
     result = wrap(value)
+    if order in ("C", "F"):
+        return result.copy(order)
     result.storage.follows = True
     return result
 

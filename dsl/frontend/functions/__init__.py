@@ -1,5 +1,6 @@
 """The traced meanings of NumPy's functions, by subject."""
 
+from dsl.frontend import runtime  # noqa: F401 - it fills the tables of what traced arrays do
 from dsl.frontend.functions import (
     contract,
     creation,

@@ -31,19 +31,20 @@ from dsl.frontend.traced import (
     Traced,
     as_dim,
     as_shape,
+    axes_of_new,
     cast,
     concrete,
     constant,
     fresh,
+    lay_out,
     lies,
     lift,
     read,
     supported_dtype,
-    transpose_view,
 )
 from dsl.ir.dims import Dim, DimLike, dim_max
 from dsl.ir.graph import Value
-from dsl.ir.types import BOOL, I64
+from dsl.ir.types import BOOL, I64, Shape
 
 Array = Any
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -67,10 +68,12 @@ def array(
 ) -> Any:
     """Make an array of numbers, arrays or nested lists of them."""
     found = _assemble(object, dtype)
+    axes = axes_of_new(found, order or "K")
+    moved = order in ("C", "F") and not lies(found, axes)
     if dtype is not None and found.dtype != np.dtype(dtype):
-        found = fresh(cast(read(found), supported_dtype(dtype)))
-    elif copy and found is object:
-        found = found.copy()
+        found = lay_out(cast(read(found), supported_dtype(dtype)), axes)
+    elif moved or (copy and found is object):
+        found = found.copy(order or "K")
     if found.kind is not Kind.ARRAY:
         found = fresh(read(found))
     missing = int(ndmin) - found.ndim
@@ -136,33 +139,26 @@ def asarray(
     like: Any = None,
 ) -> Any:
     """Return an array, the same one if it already has the dtype."""
-    return array(a, dtype, copy=bool(copy))
+    return array(a, dtype, copy=bool(copy), order=order)
 
 
 @implements("ascontiguousarray", creates=True)
 def ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
     """Return an array of at least one axis in C order: the same one if it is so."""
-    found = array(a, dtype, copy=False)
-    if not found.ndim:
-        return found.reshape(1)
-    return found if lies(found, tuple(range(found.ndim))) else found.copy()
+    found = array(a, dtype, copy=False, order="C")
+    return found if found.ndim else found.reshape(1)
 
 
 @implements("asfortranarray", creates=True)
 def asfortranarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
     """Return an array in Fortran's order: the same one if it is so."""
-    found = array(a, dtype, copy=False)
-    reverse = tuple(reversed(range(found.ndim)))
-    if lies(found, reverse):
-        return found
-    turned = current_scope().emit("transpose", read(found), axes=reverse)
-    return transpose_view(fresh(turned), reverse)
+    return array(a, dtype, copy=False, order="F")
 
 
 @implements("copy")
 def copy(a: Any, order: str = "K", subok: bool = False) -> Any:
     """Return a copy of an array."""
-    return array(a, copy=True)
+    return array(a, copy=True, order=order)
 
 
 @implements("require")
@@ -177,8 +173,16 @@ def require(a: Any, dtype: Any = None, requirements: Any = None, *, like: Any = 
 # -- from a shape --------------------------------------------------------------------------------------------------
 
 
-def _full(shape: Any, value: Any, dtype: Any) -> Array:
-    return fresh(splat(value, as_shape(shape), dtype))
+def _full(shape: Any, value: Any, dtype: Any, order: Any = "C") -> Array:
+    dims = as_shape(shape)
+    return lay_out(splat(value, dims, dtype), _axes(len(dims), order))
+
+
+def _axes(rank: int, order: Any) -> tuple[int, ...]:
+    """Return the axes of an array made from a shape, the outermost first."""
+    if str(order or "C").upper() not in ("C", "F"):
+        raise ValueError("only 'C' or 'F' order is permitted")
+    return tuple(range(rank))[:: -1 if order in ("F", "f") else 1]
 
 
 @implements("zeros", "empty", creates=True)
@@ -186,7 +190,7 @@ def zeros(
     shape: Any, dtype: Any = None, order: str = "C", *, device: Any = None, like: Any = None
 ) -> Any:
     """Return an array of zeros."""
-    return _full(shape, 0, F64 if dtype is None else dtype)
+    return _full(shape, 0, F64 if dtype is None else dtype, order)
 
 
 @implements("ones", creates=True)
@@ -194,7 +198,7 @@ def ones(
     shape: Any, dtype: Any = None, order: str = "C", *, device: Any = None, like: Any = None
 ) -> Any:
     """Return an array of ones."""
-    return _full(shape, 1, F64 if dtype is None else dtype)
+    return _full(shape, 1, F64 if dtype is None else dtype, order)
 
 
 @implements("full", creates=True)
@@ -210,17 +214,35 @@ def full(
     """Return an array full of one value, which broadcasts to the shape."""
     value = lift(fill_value)
     target = value.dtype if dtype is None else supported_dtype(dtype)
+    dims = as_shape(shape)
+    return _filled(dims, fill_value, target, _axes(len(dims), order))
+
+
+def _filled(dims: Shape, fill_value: Any, dtype: Any, axes: tuple[int, ...]) -> Array:
+    value = lift(fill_value)
     if value.ndim == 0:
-        return _full(shape, fill_value if isinstance(fill_value, int) else value, target)
-    filled = _full(shape, 0, target)
+        one = fill_value if isinstance(fill_value, int) else value
+        return lay_out(splat(one, dims, dtype), axes)
+    filled = lay_out(splat(0, dims, dtype), axes)
     filled[...] = value
     return filled
 
 
-def _like(prototype: Any, value: Any, dtype: Any, shape: Any) -> Array:
+def _like(prototype: Any, value: Any, dtype: Any, shape: Any, order: Any) -> Array:
     x = array_of(prototype)
     dims = dims_of(x) if shape is None else as_shape(shape)
-    return fresh(splat(value, dims, x.dtype if dtype is None else dtype))
+    return lay_out(
+        splat(value, dims, x.dtype if dtype is None else dtype), _axes_like(x, dims, order)
+    )
+
+
+def _axes_like(x: Array, dims: Shape, order: Any) -> tuple[int, ...]:
+    """Return the axes of an array made like another, the outermost first; of another rank, in C order unless told."""
+    axes = axes_of_new(x, order or "K")
+    if len(dims) == x.ndim:
+        return axes
+    is_fortran = order in ("F", "f") or (order in ("A", "a") and axes != tuple(range(x.ndim)))
+    return _axes(len(dims), "F" if is_fortran else "C")
 
 
 @implements("zeros_like", "empty_like", creates=True)
@@ -234,7 +256,7 @@ def zeros_like(
     device: Any = None,
 ) -> Any:
     """Return zeros of the shape and dtype of another array."""
-    return _like(a, 0, dtype, shape)
+    return _like(a, 0, dtype, shape, order)
 
 
 @implements("ones_like", creates=True)
@@ -248,7 +270,7 @@ def ones_like(
     device: Any = None,
 ) -> Any:
     """Return ones of the shape and dtype of another array."""
-    return _like(a, 1, dtype, shape)
+    return _like(a, 1, dtype, shape, order)
 
 
 @implements("full_like", creates=True)
@@ -264,8 +286,9 @@ def full_like(
 ) -> Any:
     """Return an array full of one value, of the shape and dtype of another."""
     x = array_of(a)
-    dims = tuple(map(number, dims_of(x))) if shape is None else shape
-    return full(dims, fill_value, x.dtype if dtype is None else dtype)
+    dims = dims_of(x) if shape is None else as_shape(shape)
+    target = x.dtype if dtype is None else supported_dtype(dtype)
+    return _filled(dims, fill_value, target, _axes_like(x, dims, order))
 
 
 # -- counting ------------------------------------------------------------------------------------------------------

@@ -55,7 +55,13 @@ def _ufunc(ufunc: np.ufunc, name: str) -> Callable[..., Any]:
             raise TypeRuleError(text, location=here())
         target = inputs[ufunc.nin :] if len(inputs) > ufunc.nin else out
         return apply(
-            ufunc, *inputs[: ufunc.nin], out=target, where=where, dtype=dtype, casting=casting
+            ufunc,
+            *inputs[: ufunc.nin],
+            out=target,
+            where=where,
+            dtype=dtype,
+            casting=casting,
+            order=order,
         )
 
     call.__name__ = call.__qualname__ = name
