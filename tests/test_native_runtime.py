@@ -1012,6 +1012,28 @@ def starts_loop(module: Module) -> None:
     f.ret()
 
 
+def held_up_loop(module: Module) -> None:
+    """A body that stores 2, but 1 in the first chunk, and there only when all the others are done."""
+    f = module.function("held_up", "void", [("ptr", "env"), ("i64", "first"), ("i64", "last")])
+    env, first, last = f.params
+    held = f.compare("eq", first, 0)
+
+    def others_missing() -> Value:
+        place = f.gep(env, others.get(), "i64")
+        return f.compare(
+            "eq", f.define("i64", f"load atomic i64, ptr {place.text} seq_cst, align 8"), 0
+        )
+
+    others = f.variable("i64", last)
+    with f.if_(held), f.while_(lambda: f.compare("slt", others.get(), 64)):
+        with f.while_(others_missing):
+            pass
+        others.set(f.binary("add", others.get(), 1))
+    with f.loop(first, last) as i:
+        f.store(f.select(held, f.as_value(1, "i64"), f.as_value(2, "i64")), f.gep(env, i, "i64"))
+    f.ret()
+
+
 def parallel(body: str) -> Callable[[Function, Value, Value], None]:
     """A program: array, grain -> body over the array in parallel."""
 
@@ -1034,7 +1056,12 @@ def parallel(body: str) -> Callable[[Function, Value, Value], None]:
 
 @functools.cache
 def looper(body: str = "body", release: bool = True) -> Any:
-    parts = {"body": add_loop, "outer": nested_loop, "starts": starts_loop}
+    parts = {
+        "body": add_loop,
+        "outer": nested_loop,
+        "starts": starts_loop,
+        "held_up": held_up_loop,
+    }
     spec = EntrySpec(
         [ArrayParam(I8, ("n",), written=True), NumberParam("int")],
         [Constant(None)],
@@ -1062,7 +1089,7 @@ def chunk_sizes(n: int, grain: int) -> list[int]:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-def test_chunks_are_at_most_threads_and_at_least_the_grain(threads: int) -> None:
+def test_long_work_has_several_chunks_a_thread_and_short_work_one(threads: int) -> None:
     with pool.threads(threads):
         for n, grain in [
             (10, 1),
@@ -1070,12 +1097,16 @@ def test_chunks_are_at_most_threads_and_at_least_the_grain(threads: int) -> None
             (10, 6),
             (5000, 1),
             (5000, 1600),
+            (5000, 300),
             (5000, 5001),
             (100_000, 33_000),
+            (100_000, 5_000),
         ]:
             sizes = chunk_sizes(n, grain)
             assert sum(sizes) == n
-            assert len(sizes) == max(1, min(threads, n // grain))
+            used = max(1, min(threads, n // grain))
+            each = max(1, min(pool.CHUNKS, n // grain // (used * pool.CHUNK)))
+            assert len(sizes) == (used * each if used > 1 else 1)
             assert min(sizes) >= min(grain, n)
             assert sizes == chunk_sizes(n, grain)
 
@@ -1083,6 +1114,17 @@ def test_chunks_are_at_most_threads_and_at_least_the_grain(threads: int) -> None
 def test_long_chunks_start_at_multiples_of_64() -> None:
     with pool.threads(3):
         assert all(size % 64 == 0 for size in chunk_sizes(100_000, 1)[:-1])
+
+
+def test_a_thread_that_is_held_up_takes_fewer_chunks() -> None:
+    """The other threads do what it does not come to."""
+    taken = looper("held_up")
+    with pool.threads(2):
+        x = np.zeros(64, I8)
+        taken(x, 1)
+    held, free = int((x == 1).sum()), int((x == 2).sum())
+    assert held + free == 64
+    assert held == 64 // (2 * pool.CHUNKS)
 
 
 def test_nested_loops() -> None:

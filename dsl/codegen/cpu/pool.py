@@ -9,7 +9,9 @@ One job runs at a time. A caller that finds the pool busy (another Python thread
 own) runs its whole loop itself. Idle workers spin for some microseconds and then sleep. They are made when first needed,
 block every signal, never hold the GIL, and end before `fork` and when the interpreter exits.
 
-Chunks depend only on the extent, the grain and the number of threads. Results must not depend on chunks; that is the
+Long work has several chunks for each thread: one whose CPU also has other things to do takes fewer of them. (Threads of
+OpenBLAS spin for a tenth of a second after each product of NumPy's. With a chunk a thread, everything took twice as long
+meanwhile.) Chunks depend only on the extent, the grain and the number of threads. Results must not depend on chunks; that is the
 business of whoever makes the loops.
 """
 
@@ -37,6 +39,9 @@ SPIN: Final = 50_000
 """Nanoseconds that an idle worker, and a caller that waits for the last chunk, spin before they sleep."""
 
 _ALIGNED = 1024
+
+CHUNKS, CHUNK = 4, 4
+"""How many chunks a thread has of long work, and how many grains are in each of them at least."""
 
 
 def emit(module: Module) -> None:
@@ -244,10 +249,9 @@ def _emit_parallel(module: Module) -> None:
     with f.if_(f.compare("sle", extent, 0), unlikely=True):
         f.ret()
     most = f.binary("sdiv", extent, f.maximum(grain, 1))
-    chunks = f.minimum(most, f.call("i64", "dsl_threads"))
-    assert isinstance(chunks, Value)
+    threads = f.as_value(f.minimum(most, f.call("i64", "dsl_threads")), "i64")
     alone = f.either(
-        f.compare("slt", chunks, 2),
+        f.compare("slt", threads, 2),
         f.compare("ne", f.either(words.load(f, "busy"), words.load(f, "stop")), 0),
     )
     with f.if_(alone):
@@ -256,9 +260,12 @@ def _emit_parallel(module: Module) -> None:
     with f.if_(f.invert(words.compare_exchange(f, "busy", 0, 1)), unlikely=True):
         f.call_pointer("void", job, environment, f.as_value(0, "i64"), extent)
         f.ret()
-    with f.if_(f.compare("slt", words.load(f, "workers"), f.sub(chunks, 1)), unlikely=True):
-        f.call("void", "dsl_spawn", f.binary("sub", chunks, 1))
-    _publish(f, job, environment, extent, grain, chunks)
+    helpers = f.binary("sub", threads, 1)
+    with f.if_(f.compare("slt", words.load(f, "workers"), helpers), unlikely=True):
+        f.call("void", "dsl_spawn", helpers)
+    each = f.minimum(f.binary("udiv", most, f.mul(threads, CHUNK)), CHUNKS)
+    chunks = f.mul(threads, f.maximum(each, 1))
+    _publish(f, job, environment, extent, grain, f.as_value(chunks, "i64"), helpers)
     chunk = f.variable("i64", f.call("i64", "dsl_claim"))
     with f.while_(lambda: f.compare("sge", chunk.get(), 0)):
         f.call("void", "dsl_chunk", chunk.get())
@@ -270,7 +277,13 @@ def _emit_parallel(module: Module) -> None:
 
 
 def _publish(
-    f: Function, job: Value, environment: Value, extent: Value, grain: Value, chunks: Value
+    f: Function,
+    job: Value,
+    environment: Value,
+    extent: Value,
+    grain: Value,
+    chunks: Value,
+    helpers: Value,
 ) -> None:
     """Let workers claim chunks of a new job, and wake those that are needed."""
     each = f.binary("udiv", extent, chunks)
@@ -289,7 +302,6 @@ def _publish(
     sleepers = words.load(f, "sleepers")
     with f.if_(f.compare("ne", sleepers, 0)):
         _pass_lock(f)
-        helpers = f.binary("sub", chunks, 1)
         f.if_else(
             f.compare("sge", helpers, sleepers),
             lambda: _condition(f, "broadcast", "wake"),
