@@ -232,10 +232,23 @@ def _fromiter(items: Any, dtype: Any, count: int = -1, **kwargs: Any) -> Any:
 
 
 def _nditer(x: Any, *args: Any, **kwargs: Any) -> Any:
-    """`np.nditer(x)`: the elements one after the other, of one array that is only read."""
-    if not isinstance(x, Traced) or args or kwargs:
+    """`np.nditer(x)`: the elements one after the other, of one array that is only read, in the order of memory or of axes."""
+    if not has_traced(x):
         return np.nditer(x, *args, **kwargs)
-    return loops.Rows(x.reshape(-1))
+    order = kwargs.pop("order", "K")
+    if not isinstance(x, Traced) or args or kwargs:
+        raise UnsupportedError(
+            "np.nditer of several arrays, or with flags, is not supported on traced values",
+            location=here(),
+            remedy="loop with `np.ndenumerate(x)` or `np.ndindex(x.shape)`, and write `x[index]`",
+        )
+    if order not in ("C", "F") and not x.flags.c_contiguous:
+        raise UnsupportedError(
+            "np.nditer goes through an array that is not in C order as it lies in memory",
+            location=here(),
+            remedy="say `np.nditer(x, order='C')`, or loop over `x.flat`",
+        )
+    return loops.Rows((x.T if order == "F" else x).reshape(-1))
 
 
 BUILTINS.update({
