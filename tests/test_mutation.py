@@ -1218,3 +1218,45 @@ def test_the_order_of_memory_that_is_not_known() -> None:
 
     with pytest.raises(dsl.errors.UnsupportedError, match="not known while the function is traced"):
         f(np.ones((3, 4)))
+
+
+def _put_slice(x, i):
+    x[0] = x[:1]
+    return x
+
+
+def _add_slice(x, i):
+    x[0] += x[1:2]
+    return x
+
+
+def _put_list(x, i):
+    x[0] = [2.0]
+    return x
+
+
+def _put_at_place_of_the_run(x, i):
+    x[i] = x[:1]
+    return x
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("put", [_put_slice, _add_slice, _put_list, _put_at_place_of_the_run])
+def test_elements_take_arrays_of_one_element_where_this_numpy_lets_them(put: Function) -> None:
+    try:
+        want = put(line(), 1)
+    except ValueError:
+        with pytest.raises(ValueError, match="setting an array element with a sequence"):
+            dsl.jit(put)(line(), 1)
+    else:
+        np.testing.assert_array_equal(dsl.jit(put)(line(), 1), want)
+
+
+def test_slices_of_one_element_take_arrays_of_one_element() -> None:
+    def fill(x):
+        x[..., 0] = np.array([1.0])
+        x[0:1] = np.array([[2.0]])
+        x[[1]] = np.array([[3.0]])
+        return x
+
+    check_as_plain(fill, line())

@@ -56,6 +56,18 @@ def length_of(x: Any) -> Any:
     return len(x)
 
 
+@functools.cache
+def _one_element_is_a_number() -> bool:
+    """Tell whether arrays of one element can be made Python's numbers, as before NumPy 2.4."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            float(np.zeros(1))
+        except TypeError:
+            return False
+    return True
+
+
 def _to_number(kind: type, dtype: np.dtype) -> Callable[..., Any]:
     def convert_(*args: Any, **kwargs: Any) -> Any:
         if not (args and isinstance(args[0], Traced)):
@@ -64,7 +76,7 @@ def _to_number(kind: type, dtype: np.dtype) -> Callable[..., Any]:
         known = concrete(x)
         if known is not None:
             return kind(known)
-        if any(d != 1 for d in x.type.shape):
+        if x.ndim and not (set(x.type.shape) == {1} and _one_element_is_a_number()):
             raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
         if x.kind is Kind.PYTHON and x.dtype.kind == "c" and dtype.kind != "c":
             raise TypeError(f"{kind.__name__}() argument must be a real number, not 'complex'")
