@@ -7,6 +7,7 @@ import contextlib
 import json
 import linecache
 import math
+import operator
 import queue
 import statistics
 import traceback
@@ -144,14 +145,24 @@ def test_a_function_of_math_that_has_no_traced_meaning() -> None:
 
 
 def test_a_traced_value_becomes_no_real_array() -> None:
+    def f(x):
+        return operator.methodcaller("__array__")(x)
+
+    refuse(
+        f, line(), error=NonConcreteError, base=TypeError, says=["real NumPy array"], at="operator"
+    )
+
+
+def test_functions_of_scipy_are_refused_by_name() -> None:
     from scipy import ndimage
 
     def f(x):
         return ndimage.median_filter(x, 3)
 
     refuse(
-        f, line(), error=NonConcreteError, base=TypeError, says=["real NumPy array"], at="ndimage"
-    )
+        f, line(), error=UnsupportedError, base=dsl.DslError, at="ndimage",
+        says=["scipy.ndimage.median_filter is not supported on traced values"],
+    )  # fmt: skip
 
 
 def test_a_condition_on_a_whole_array_has_numpys_words() -> None:

@@ -285,3 +285,39 @@ def rows_and_functions(x):
 def test_cycle(program: Any) -> None:
     check_as_plain(program, np.sin(np.arange(7.0) + 1))
     check_as_plain(program, np.sin(np.arange(300.0) + 1))
+
+
+def test_nditer_goes_in_the_order_of_memory_or_of_axes() -> None:
+    def weigh(x, order):
+        total = 0.0
+        for v in np.nditer(x, order=order):
+            total = 2 * total + v
+        return total
+
+    def plain(x):
+        return weigh(x, "K")
+
+    x = np.arange(6.0).reshape(2, 3)
+    for order in "CF":
+        for given in (x, x.T, x[:, ::-1]):
+            assert dsl.jit(weigh)(given, order) == weigh(given, order)
+    assert dsl.jit(plain)(x) == plain(x)
+    for given in (x.T, x[::-1]):
+        with pytest.raises(dsl.errors.UnsupportedError, match="as it lies in memory"):
+            dsl.jit(plain)(given)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: np.nditer(x, flags=["multi_index"]),
+        lambda x: np.nditer(x, op_flags=["readwrite"]),
+        lambda x: np.nditer([x, x]),
+    ],
+)
+def test_nditer_with_flags_is_refused_with_a_remedy(make: Any) -> None:
+    def program(x):
+        return [v for v in make(x)]  # noqa: C416
+
+    with pytest.raises(dsl.errors.UnsupportedError, match=r"np\.ndenumerate"):
+        dsl.jit(program)(np.ones((2, 3)))

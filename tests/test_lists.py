@@ -1028,3 +1028,37 @@ def test_extremes_of_nothing_raise_what_python_does(nothing: Any) -> None:
     with pytest.raises(type(plain.value)) as traced:
         dsl.jit(nothing)(np.arange(3.0))
     assert str(traced.value).startswith(str(plain.value))
+
+
+def _wrapping_table(x):
+    table = [0] * len(x)
+    for i in range(len(x)):
+        table[i] = x[i]
+    return table[x.argmax()] * table[1]
+
+
+def test_small_integers_in_a_list_of_python_s_wrap() -> None:
+    x = np.array([100, 120, 127], np.int8)
+    with np.errstate(over="ignore"):
+        want = _wrapping_table(x)
+    got = dsl.jit(_wrapping_table)(x)
+    assert (got, got.dtype) == (want, want.dtype)
+
+
+def test_small_integers_in_a_long_list_of_python_s_are_refused() -> None:
+    with pytest.raises(dsl.errors.LoopTypeError, match=r"\[np.int8\(0\)\] \* n"):
+        dsl.jit(_wrapping_table)(np.arange(2000).astype(np.int8))
+
+
+def test_remove_takes_the_item_that_the_data_decides() -> None:
+    def take_out(x, item):
+        values = list(x)
+        values.append(9.0)
+        values.remove(item)
+        return values
+
+    x = np.array([1.0, 2.0, 1.0])
+    for item in (1.0, 2.0, 9.0):
+        assert dsl.jit(take_out)(x, item) == take_out(x, item)
+    with pytest.raises(ValueError, match="x not in list"):
+        dsl.jit(take_out)(x, 5.0)

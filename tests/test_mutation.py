@@ -568,6 +568,52 @@ def test_a_view_that_is_returned_shares_memory_with_the_argument(look: Function)
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda x, i: x[i], lambda x, i: x[i:], lambda x, i: x[:, i : i + 2], lambda x, i: x[i::-1], lambda x, i: x[:: i + 1],
+        lambda x, i: x.T[i, 1:], lambda x, i: x[i:].reshape(-1), lambda x, i: x[x[:, i].argmax()], lambda x, i: x[-i:, ::-1],
+        lambda x, i: x[len(x) // 2 - i :],
+    ],
+)  # fmt: skip
+def test_a_returned_view_at_a_place_that_the_run_decides_is_one(look: Function) -> None:
+    compiled = dsl.jit(look)
+    for i in (1, 2, np.int64(0)):
+        x = square()
+        got, want = compiled(x, i), look(x, i)
+        assert (got.shape, got.ctypes.data) == (want.shape, want.ctypes.data)
+        got += 1
+        np.testing.assert_array_equal(got, want)
+
+
+def test_views_at_places_of_the_run_are_kept_in_attributes_and_lists() -> None:
+    @dsl.jit
+    def keep(rows, i):
+        rows[0][i] += 1
+        rows.append(rows[0][i:])
+        return rows[0][i], i
+
+    rows = [square()]
+    row, i = keep(rows, 1)
+    row[0] = 100
+    assert i == 1
+    assert rows[0][1, 0] == rows[1][0, 0] == 100
+
+
+def test_a_returned_view_at_a_place_outside_of_the_array_raises_before_anything_is_written() -> (
+    None
+):
+    @dsl.jit
+    def change(x, i):
+        x[0] = 5
+        return x[i]
+
+    x = square()
+    with pytest.raises(IndexError, match=f"index 9 is out of bounds for axis 0 with size {len(x)}"):
+        change(x, 9)
+    np.testing.assert_array_equal(x, square())
+
+
 def test_results_that_are_copies_share_nothing() -> None:
     x = square()
     for function in (lambda x: x.copy(), lambda x: x[[0, 1]], lambda x: x + 0, lambda x: +x):
@@ -1172,3 +1218,45 @@ def test_the_order_of_memory_that_is_not_known() -> None:
 
     with pytest.raises(dsl.errors.UnsupportedError, match="not known while the function is traced"):
         f(np.ones((3, 4)))
+
+
+def _put_slice(x, i):
+    x[0] = x[:1]
+    return x
+
+
+def _add_slice(x, i):
+    x[0] += x[1:2]
+    return x
+
+
+def _put_list(x, i):
+    x[0] = [2.0]
+    return x
+
+
+def _put_at_place_of_the_run(x, i):
+    x[i] = x[:1]
+    return x
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("put", [_put_slice, _add_slice, _put_list, _put_at_place_of_the_run])
+def test_elements_take_arrays_of_one_element_where_this_numpy_lets_them(put: Function) -> None:
+    try:
+        want = put(line(), 1)
+    except ValueError:
+        with pytest.raises(ValueError, match="setting an array element with a sequence"):
+            dsl.jit(put)(line(), 1)
+    else:
+        np.testing.assert_array_equal(dsl.jit(put)(line(), 1), want)
+
+
+def test_slices_of_one_element_take_arrays_of_one_element() -> None:
+    def fill(x):
+        x[..., 0] = np.array([1.0])
+        x[0:1] = np.array([[2.0]])
+        x[[1]] = np.array([[3.0]])
+        return x
+
+    check_as_plain(fill, line())

@@ -1371,3 +1371,20 @@ def test_indices_out_of_bounds_raise_where_the_branch_is_taken() -> None:
     assert "planar = math.hypot(planar, x[2])" in caught.value.__notes__[0]
     with pytest.raises(IndexError, match="index 5 is out of bounds for axis 0 with size 2"):
         dsl.jit(length)(np.array([0.0, 0.5]))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("convert", [float, int, complex, math.sqrt])
+def test_arrays_of_one_element_become_numbers_where_this_numpy_lets_them(convert: Any) -> None:
+    def program(x):
+        return convert(x[:1])
+
+    x = np.array([2.0, 3.0])
+    try:
+        want = program(x)
+    except TypeError:
+        with pytest.raises(TypeError, match="only 0-dimensional arrays"):
+            dsl.jit(program)(x)
+    else:
+        assert dsl.jit(program)(x) == want
+    assert dsl.jit(lambda x: x[:1].item())(x) == 2.0

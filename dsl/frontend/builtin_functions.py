@@ -56,6 +56,18 @@ def length_of(x: Any) -> Any:
     return len(x)
 
 
+@functools.cache
+def _one_element_is_a_number() -> bool:
+    """Tell whether arrays of one element can be made Python's numbers, as before NumPy 2.4."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            float(np.zeros(1))
+        except TypeError:
+            return False
+    return True
+
+
 def _to_number(kind: type, dtype: np.dtype) -> Callable[..., Any]:
     def convert_(*args: Any, **kwargs: Any) -> Any:
         if not (args and isinstance(args[0], Traced)):
@@ -64,7 +76,7 @@ def _to_number(kind: type, dtype: np.dtype) -> Callable[..., Any]:
         known = concrete(x)
         if known is not None:
             return kind(known)
-        if any(d != 1 for d in x.type.shape):
+        if x.ndim and not (set(x.type.shape) == {1} and _one_element_is_a_number()):
             raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
         if x.kind is Kind.PYTHON and x.dtype.kind == "c" and dtype.kind != "c":
             raise TypeError(f"{kind.__name__}() argument must be a real number, not 'complex'")
@@ -232,10 +244,23 @@ def _fromiter(items: Any, dtype: Any, count: int = -1, **kwargs: Any) -> Any:
 
 
 def _nditer(x: Any, *args: Any, **kwargs: Any) -> Any:
-    """`np.nditer(x)`: the elements one after the other, of one array that is only read."""
-    if not isinstance(x, Traced) or args or kwargs:
+    """`np.nditer(x)`: the elements one after the other, of one array that is only read, in the order of memory or of axes."""
+    if not has_traced(x):
         return np.nditer(x, *args, **kwargs)
-    return loops.Rows(x.reshape(-1))
+    order = kwargs.pop("order", "K")
+    if not isinstance(x, Traced) or args or kwargs:
+        raise UnsupportedError(
+            "np.nditer of several arrays, or with flags, is not supported on traced values",
+            location=here(),
+            remedy="loop with `np.ndenumerate(x)` or `np.ndindex(x.shape)`, and write `x[index]`",
+        )
+    if order not in ("C", "F") and not x.flags.c_contiguous:
+        raise UnsupportedError(
+            "np.nditer goes through an array that is not in C order as it lies in memory",
+            location=here(),
+            remedy="say `np.nditer(x, order='C')`, or loop over `x.flat`",
+        )
+    return loops.Rows((x.T if order == "F" else x).reshape(-1))
 
 
 BUILTINS.update({

@@ -35,7 +35,7 @@ from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.state import Undefined
 from dsl.frontend.traced import _FUNCTIONS, Traced, lift
 from dsl.frontend.trees import forwarded
-from dsl.frontend.ufuncs import SPECIAL, special_function
+from dsl.frontend.ufuncs import COMPOSED, SPECIAL, special_function
 from dsl.frontend.user_code import (
     is_polynomial,
     is_traced_code,
@@ -160,9 +160,18 @@ def _call_library(fn: Any, reads: bool, args: Any, kwargs: Any) -> Any:
 def _call_ufunc(fn: np.ufunc, args: Any, kwargs: Any) -> Any:
     if has_array(args) and not has_traced(args):
         args = tuple(lift(a) if isinstance(a, np.ndarray) else a for a in args)
-    special = SPECIAL.get(fn.__name__)
-    if special is not None and (has_traced(args) or has_traced(kwargs)):
-        return special_function(special, *args, **kwargs)
+    if has_traced(args) or has_traced(kwargs):
+        special, composed = SPECIAL.get(fn.__name__), COMPOSED.get(fn.__name__)
+        if (special or composed) and kwargs:
+            raise UnsupportedError(
+                f"scipy.special.{fn.__name__} with {', '.join(kwargs)}= is not supported on traced values",
+                location=here(),
+                remedy="assign its result: `y[...] = f(x)`",
+            )
+        if special is not None:
+            return special_function(special, *args)
+        if composed is not None:
+            return composed(fn, *args)
     return adopt(fn(*args, **kwargs))
 
 
@@ -192,6 +201,10 @@ def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     if is_converted(fn) or not is_traced_code(fn, (*args, *kwargs.values())):
         _refuse_random(fn)
         _refuse_statistics(fn, args)
+        if package_of(fn) == "scipy" and (has_traced(args) or has_traced(kwargs)):
+            from dsl.frontend.functions.scipy import call_scipy
+
+            return adopt(call_scipy(fn, args, kwargs))
         if not is_converted(fn) and package_of(fn) == "numpy" and has_traced(args):
             try:
                 return fn(*args, **kwargs)

@@ -7,6 +7,8 @@ is a `where`.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,9 +124,23 @@ def setitem(x: Traced, key: Any, value: Any) -> None:
     new = cast(_value_of(value, x.dtype), x.dtype)
     if chosen.mask is not None and len(new.shape) <= x.ndim - chosen.mask.ndim:
         return _assign_masked(x, chosen.mask, new)
+    if chosen.scalar and new.shape and not _elements_take_arrays():
+        raise ShapeError("setting an array element with a sequence.", location=here())
     if not chosen.axes:
         return write(view, _fit(new, chosen.shape))
     _scatter_into(view, chosen, new, "update")
+
+
+@functools.cache
+def _elements_take_arrays() -> bool:
+    """Tell whether an array of one element can be assigned to an element, as before NumPy 2.4."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            np.zeros(1)[0] = np.zeros(1)
+        except ValueError:
+            return False
+    return True
 
 
 def scatter(x: Traced, key: Any, value: Any, mode: str) -> None:

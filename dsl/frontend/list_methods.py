@@ -68,6 +68,13 @@ def _extend(items: list[Any], more: Any) -> None:
         items.extend(more)
 
 
+def _remove(items: list[Any], item: Any) -> None:
+    """`items.remove(item)`: which one goes, the data decides."""
+    made = _as_traced_list(items)
+    items[:] = [Forward(made)]
+    made.remove(item)
+
+
 LIST_METHODS.update(
     {
         "sort": _sort_list,
@@ -75,6 +82,7 @@ LIST_METHODS.update(
         "index": lambda items, item: _as_traced_list(items).index(item),
         "insert": _at_place("insert"),
         "pop": _at_place("pop"),
+        "remove": _remove,
         "extend": _extend,
     }
 )

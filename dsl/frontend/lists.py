@@ -116,6 +116,9 @@ class TracedList:
                 f"a list that grows in traced code holds items of one structure, {self.layout[0]}, not {structure}",
                 location=here(), remedy="append items of the same kind",
             )  # fmt: skip
+        for leaf, kind in zip(leaves, self.layout[1], strict=True):
+            if kind is Kind.PYTHON:
+                _refuse_narrow(leaf)
         return leaves
 
     # -- what else stands for its items ------------------------------------------------------------------------------
@@ -369,6 +372,20 @@ def _plain_items(
     if type(one) is tuple and one == tuple(marks):
         return list(zip(*leaves))
     return [unflatten(structure, list(item)) for item in zip(*leaves)]
+
+
+def _refuse_narrow(leaf: Any) -> None:
+    """Refuse NumPy's small integers in a list of Python's: they would not wrap any more."""
+    is_numpys = isinstance(leaf, np.generic) or (
+        isinstance(leaf, Traced) and leaf.kind is not Kind.PYTHON
+    )
+    if is_numpys and leaf.dtype.kind in "iu" and leaf.dtype != np.int64:
+        name = leaf.dtype.name
+        raise LoopTypeError(
+            f"a list of Python's numbers, held as one array in traced code, gets a number of dtype {name}, which wraps where they do not",
+            location=here(),
+            remedy=f"make the list of such numbers (`[np.{name}(0)] * n`), or put `int(...)` of them into it",
+        )
 
 
 def _glue(column: Any, rows: Any) -> Any:

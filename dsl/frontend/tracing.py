@@ -23,11 +23,9 @@ from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.order import argument_strides, memory_order
 from dsl.frontend.scopes import (
     Capture,
-    Scope,
     Storage,
     Trace,
     current_scope,
-    here,
     tracing,
     undone_on_error,
 )
@@ -45,7 +43,10 @@ from dsl.frontend.views import (
     Stepped,
     Transposed,
     View,
+    placed,
+    positions_in,
     resolve,
+    run_size,
     symbols_in,
 )
 from dsl.ir.dims import Dim, symbols_of
@@ -67,6 +68,10 @@ class Source:
     views: tuple[View, ...] = ()
     as_kind: Kind = Kind.ARRAY
     value: Any = None
+    numbers: tuple[
+        tuple[Any, int], ...
+    ] = ()  # what the views need of the run, and the outputs that tell it
+    copy: int = -1  # the output that has the same elements, where views need something of the run
 
 
 @dataclass
@@ -239,10 +244,13 @@ class _Delivery:
             structure, sources = sides[side]
             return unflatten(structure, [self(s) for s in sources])
         array = (self.inputs if source.kind == "input" else self.outputs)[source.index]
+        if source.numbers and not isinstance(array, np.ndarray):
+            return self(Source("output", source.copy))
         if isinstance(array, Remote):
             return self.elsewhere(array, source)
+        told = {key: int(self.outputs[k]) for key, k in source.numbers}
         for view in source.views:
-            array = self.seen(array, view)
+            array = self.seen(array, placed(view, told) if told else view)
         if source.as_kind is Kind.PYTHON:
             return array.item()
         return array[()] if source.as_kind is Kind.SCALAR else array
@@ -452,13 +460,10 @@ class _Outputs:
             return Source("output", self.add(read(leaf)), as_kind=leaf.kind)
         storage, views = _memory(leaf)
         if not all(map(self.is_seen, views)):
-            if storage.origin is not None and all(map(self.is_sized, views)):
-                raise UnsupportedError(
-                    "the result is a view of an argument, and where it lies depends on sizes in a way that is not supported",
-                    location=here(),
-                    remedy="return a copy of it",
-                )
-            return Source("output", self.add(read(leaf), object()))
+            copy = self.add(read(leaf), object())
+            if storage.origin is None:
+                return Source("output", copy)
+            return Source("input", storage.origin, views, numbers=self.numbers(views), copy=copy)
         if storage.origin is not None:
             return Source("input", storage.origin, views)
         value, turned = self.laid_out(storage)
@@ -483,27 +488,13 @@ class _Outputs:
             return False
         return self.symbols >= set(symbols_in(view))
 
-    def is_sized(self, view: View) -> bool:
-        """Tell whether a view is one in NumPy too, since only the sizes of the arguments decide where it lies."""
-        if isinstance(view, Picked):
-            return all(self.is_size(*index) for index in view.indices)
-        if isinstance(view, (DynamicSliced, Stepped)):
-            scope = view.start[1]
-            step = () if isinstance(view, DynamicSliced) else (view.step,)
-            parts = (view.start, (scope.size(view.size), scope), *step)
-            return all(self.is_size(*part) for part in parts)
-        return self.is_seen(view)
-
-    def is_size(self, value: Value, scope: Scope) -> bool:
-        """Tell whether a value is computed from the sizes of the arguments alone."""
-        node, outer = value.node, scope.captured_from(value)
-        if outer is not None and scope.parent is not None:
-            return self.is_size(outer, scope.parent)
-        if node.op.name == "dim_size":
-            return self.symbols >= set(symbols_of(node.inputs[0].shape[node.attrs["axis"]]))
-        if node.op.name == "param" or node.regions:
-            return False
-        return all(self.is_size(part, scope) for part in node.inputs)
+    def numbers(self, views: tuple[View, ...]) -> tuple[tuple[Any, int], ...]:
+        """Return what views need of the run, positions and sizes, and the outputs that tell it."""
+        b = current_scope()
+        values = {key: b.local(key, owner) for view in views for key, owner in positions_in(view)}
+        dims = [*(d for view in views for d in symbols_in(view)), *map(run_size, views)]
+        sizes = {dim: b.size(dim) for dim in symbols_of(*dims)}
+        return tuple((key, self.add(value)) for key, value in (*values.items(), *sizes.items()))
 
     @functools.cached_property
     def symbols(self) -> set[Dim]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from dsl.ir.graph import Value
 from dsl.ir.ops.elementwise import UFUNC_OPS
 from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
 
-__all__ = ["SPECIAL", "apply", "broadcast_values", "operator", "special_function"]
+__all__ = ["COMPOSED", "SPECIAL", "apply", "broadcast_values", "operator", "special_function"]
 
 _COMPARISONS = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
 _REDUCTIONS = {
@@ -51,6 +52,8 @@ SPECIAL = {
     "digamma": "digamma", "expit": "expit",
 }  # fmt: skip
 """SciPy's ufuncs with a traced meaning, and the names that `special_function` knows them by."""
+COMPOSED: dict[str, Callable[..., Any]] = {}
+"""SciPy's ufuncs that are made of several ops; set by `functions.scipy`."""
 
 
 def operand_type(x: Any) -> Any:

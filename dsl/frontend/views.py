@@ -32,7 +32,10 @@ __all__ = [
     "Transposed",
     "View",
     "chained",
+    "placed",
+    "positions_in",
     "resolve",
+    "run_size",
     "symbols_in",
 ]
 
@@ -52,6 +55,33 @@ def resolve(view: View, sizes: Mapping[Dim, int]) -> View:
         if symbols_of(*dims)
     }
     return dataclasses.replace(view, **found) if found else view  # type: ignore[type-var]
+
+
+def positions_in(view: View) -> tuple[Owned, ...]:
+    """Return the traced positions and steps that a view mentions."""
+    if isinstance(view, Picked):
+        return view.indices
+    if isinstance(view, DynamicSliced):
+        return (view.start,)
+    return (view.start, view.step) if isinstance(view, Stepped) else ()
+
+
+def run_size(view: View) -> DimLike:
+    """Return how long the run of an axis is that starts at a traced position; 0 for other views."""
+    return view.size if isinstance(view, (DynamicSliced, Stepped)) else 0
+
+
+def placed(view: View, told: Mapping[Any, int]) -> View:
+    """Return a view with its positions and sizes known: `told` has what traced values and symbols stand for."""
+    if symbols_in(view):
+        view = resolve(view, told)
+    found = [told[value] for value, _ in positions_in(view)]
+    if isinstance(view, Picked):
+        return At(view.axes, tuple(found))
+    if isinstance(view, (DynamicSliced, Stepped)):
+        step = view.step if isinstance(view, DynamicSliced) else found[1]
+        return Run(view.axis, found[0], substitute(view.size, told), step)  # type: ignore[arg-type]
+    return view
 
 
 def _sizes(view: View) -> list[tuple[str, Shape]]:
@@ -259,12 +289,44 @@ class Picked:
 
     def of(self, array: np.ndarray) -> np.ndarray | None:
         places = self.places
-        if places is None:
-            return None
+        return None if places is None else At(self.axes, tuple(places)).of(array)
+
+
+class Delivered:
+    """A view of a result whose place the run has told, which nothing reads or writes while tracing."""
+
+    def get(self, b: Scope, base: Value) -> Value:
+        raise NotImplementedError
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class At(Delivered):
+    """An array at positions of some axes."""
+
+    axes: tuple[int, ...]
+    places: tuple[int, ...]
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
         key: list[Any] = [slice(None)] * array.ndim
-        for axis, place in zip(self.axes, places, strict=True):
+        for axis, place in zip(self.axes, self.places, strict=True):
             key[axis] = place
         return array[(*key, ...)]
+
+
+@dataclass(frozen=True)
+class Run(Delivered):
+    """A run of one axis."""
+
+    axis: int
+    start: int
+    size: int
+    step: int
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return array[(*[slice(None)] * self.axis, _as_slice(self.start, self.size, self.step))]
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,9 @@ def outputs_of(traced: TracedFunction) -> Iterator[int]:
     sources = traced.sources
     while sources:
         source = sources.pop()
+        yield from (k for _, k in source.numbers)
+        if source.numbers:
+            yield source.copy
         if source.kind == "output":
             yield source.index
         elif source.kind == "either":

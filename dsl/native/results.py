@@ -104,6 +104,8 @@ class _Shown:
     def __call__(self, source: Source) -> entry.Result | None:
         if source.kind == "static":
             return entry.Constant(source.value)
+        if source.numbers:
+            return None
         if source.kind == "output":
             type = self.graph.results[source.index].tensor
             base: Base = entry.Earlier(self.needed.index(source.index))

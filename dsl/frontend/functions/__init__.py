@@ -21,6 +21,7 @@ from dsl.frontend.functions import (
     quantiles,
     random,
     reduce,
+    scipy,
     shape,
     sort,
     stats,
@@ -29,5 +30,5 @@ from dsl.frontend.functions import (
 
 __all__ = [
     "contract", "creation", "differences", "edit", "einsum", "elementwise", "fft", "grids", "histogram", "index",
-    "join", "linalg", "moments", "nan", "nn", "pad", "quantiles", "random", "reduce", "shape", "sort", "stats", "windows",
+    "join", "linalg", "moments", "nan", "nn", "pad", "quantiles", "random", "reduce", "scipy", "shape", "sort", "stats", "windows",
 ]  # fmt: skip

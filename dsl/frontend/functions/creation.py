@@ -128,7 +128,7 @@ def _check_same_shape(parts: list[Array]) -> None:
         raise ShapeError(text, location=here())
 
 
-@implements("asarray", "asanyarray", "asarray_chkfinite", creates=True)
+@implements("asarray", "asanyarray", creates=True)
 def asarray(
     a: Any,
     dtype: Any = None,
@@ -140,6 +140,15 @@ def asarray(
 ) -> Any:
     """Return an array, the same one if it already has the dtype."""
     return array(a, dtype, copy=bool(copy), order=order)
+
+
+@implements("asarray_chkfinite", creates=True)
+def asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
+    """Return an array, the same one if it already has the dtype; raise `ValueError` for infinities and NaN."""
+    found = array(a, dtype, copy=False, order=order)
+    if found.dtype.kind in "fc":
+        ask(np.all(np.isfinite(found)), "array must not contain infs or NaNs")
+    return found
 
 
 @implements("ascontiguousarray", creates=True)
