@@ -1688,6 +1688,19 @@ def test_op_that_has_no_derivative(transform: Any) -> None:
         transform(completed)(np.eye(3, 2))
 
 
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3)])
+def test_what_is_unique_of_a_completed_factorization(shape: tuple[int, int]) -> None:
+    a = np.arange(1.0, 7.0).reshape(shape) ** 2
+    for jacobian in (dsl.jacfwd, dsl.jacrev, dsl.hessian):
+        found = jacobian(lambda a: np.linalg.svd(a)[1])(a)
+        expected = jacobian(lambda a: np.linalg.svdvals(a))(a)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+        found = jacobian(lambda a: np.linalg.qr(a, mode="complete")[1])(a)
+        expected = jacobian(lambda a: np.linalg.qr(a)[1])(a)
+        np.testing.assert_allclose(found[: len(expected)], expected, rtol=1e-9, atol=1e-9)
+        assert not found[len(expected) :].any()
+
+
 def test_kernel_of_the_users() -> None:
     pytest.importorskip("numba")
 

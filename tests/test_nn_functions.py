@@ -69,6 +69,26 @@ def test_large_arguments_do_not_overflow(name: str) -> None:
         assert np.isfinite(found).all()
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_far_below_zero_the_logistic_function_goes_on_to_zero(dtype: str) -> None:
+    huge = np.finfo(dtype).max
+    x = np.array([-np.inf, -huge, -1000.0, np.inf], dtype)
+    for function in (dsl.nn.sigmoid, scipy.special.expit):
+        assert (dsl.jit(lambda x, f=function: f(x))(x) == [0, 0, 0, 1]).all()
+        assert (dsl.grad(lambda x, f=function: f(x).sum())(x) == 0).all()
+    assert (compiled("silu", x[1:3]) == 0).all()
+
+
+@pytest.mark.parametrize("function", [dsl.nn.sigmoid, scipy.special.expit])
+def test_derivative_of_the_logistic_function_keeps_its_digits(function: Any) -> None:
+    x = np.array([-80, -50, -20, -1, 0, 1, 20, 50, 80], "f4")
+    exact = np.exp(-np.abs(x.astype("f8"))) / (1 + np.exp(-np.abs(x.astype("f8")))) ** 2
+    found = dsl.grad(lambda x: function(x).sum())(x)
+    np.testing.assert_allclose(found, exact, rtol=1e-6)
+    found = dsl.grad(lambda x: np.log(function(x)).sum())(x[:3])
+    np.testing.assert_allclose(found, 1, rtol=1e-6)
+
+
 def test_gelu_by_tanh() -> None:
     expected = 0.5 * X * (1 + np.tanh(np.sqrt(2 / np.pi) * (X + 0.044715 * X**3)))
     np.testing.assert_allclose(

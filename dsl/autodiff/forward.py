@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dsl.autodiff.flow import LOOPS, Flow, active_results, is_met, loop_activity, loop_liveness
 from dsl.autodiff.region import Region, copy_node, inline
 from dsl.autodiff.reverse import undifferentiable
+from dsl.errors import GradientError
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.derivative import derivative_of
@@ -80,7 +81,15 @@ class _Walk:
             if rule.refused:
                 raise undifferentiable(node, rule.reason)
             return made.outputs, [None] * len(made.outputs)
-        return made.outputs, rule.jvp(self.a, made, ts)
+        return made.outputs, _granted(rule.jvp(self.a, made, ts), wanted)
+
+
+def _granted(found: Sequence[Value | GradientError | None], wanted: list[bool]) -> Tangents:
+    """Raise the first refusal of a tangent that is wanted; the others are of no interest."""
+    for tangent, on in zip(found, wanted):
+        if on and isinstance(tangent, GradientError):
+            raise tangent
+    return [None if isinstance(t, GradientError) else t for t in found]
 
 
 def _or_zeros(a: Algebra, t: Value | None, like: Value) -> Value:

@@ -31,7 +31,15 @@ from dsl.ir.graph import Value
 from dsl.ir.ops.elementwise import UFUNC_OPS
 from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
 
-__all__ = ["COMPOSED", "SPECIAL", "apply", "broadcast_values", "operator", "special_function"]
+__all__ = [
+    "COMPOSED",
+    "SPECIAL",
+    "apply",
+    "broadcast_values",
+    "logistic",
+    "operator",
+    "special_function",
+]
 
 _COMPARISONS = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
 _REDUCTIONS = {
@@ -488,4 +496,11 @@ def special_function(name: str, x: Any) -> Any:
     """Apply a function that NumPy does not have, in floating point: an op, or the logistic function."""
     traced = lift(x)
     operand = traced if traced.dtype.kind == "f" else traced.astype(float)
-    return 1 / (1 + np.exp(-operand)) if name == "expit" else emit(name, operand)
+    return logistic(operand) if name == "expit" else emit(name, operand)
+
+
+def logistic(x: Any) -> Any:
+    """Return `1 / (1 + exp(-x))` by an exponent that is never positive: nothing overflows, derivatives included."""
+    below = x.real < 0
+    power = np.exp(np.where(below, x, -x))
+    return np.where(below, power, power.dtype.type(1)) / (1 + power)

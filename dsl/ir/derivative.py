@@ -3,7 +3,7 @@
 A `Derivative` belongs to one op and has two rules. With `node` the op applied in the program, and `a` to write with:
 
     vjp(a, node, gs) -> the cotangent of each input, or None where there is none
-    jvp(a, node, ts) -> the tangent of each output, or None
+    jvp(a, node, ts) -> the tangent of each output, or None, or the error to raise if that tangent is wanted
 
 `gs` holds the cotangents of the outputs and `ts` the tangents of the inputs; None stands for zero, and one of them at
 least is not None. A cotangent has the dtype of its value, and its shape; it is a value, or a `Part` of one.

@@ -38,6 +38,7 @@ from dsl.frontend.traced import (
     transpose_view,
     wrap,
 )
+from dsl.frontend.ufuncs import logistic
 from dsl.ir.graph import Value
 from dsl.ir.ops.rules import differ
 from dsl.ir.types import BY_NAME, Shape, is_inexact, size_of
@@ -75,13 +76,8 @@ def relu(x: Any) -> Any:
 @implements("sigmoid", namespace="nn")
 @_floating
 def sigmoid(x: Array) -> Any:
-    """`1 / (1 + exp(-x))`; the exponent is limited so that the gradient stays finite."""
-    limit = x.dtype.type(np.floor(np.log(np.finfo(_real(x.dtype)).max)))
-    return 1 / (1 + np.exp(np.minimum(-x, limit)))
-
-
-def _real(dtype: np.dtype) -> np.dtype:
-    return np.zeros((), dtype).real.dtype
+    """`1 / (1 + exp(-x))`."""
+    return logistic(x)
 
 
 @implements("tanh", namespace="nn")

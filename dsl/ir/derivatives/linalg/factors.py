@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dsl.errors import GradientError
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.derivative import Derivative, Part, derive
@@ -155,13 +156,22 @@ def _lu_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Part]:
 derive("lu", Derivative(_lu_vjp, _lu_jvp))
 
 
+def _arbitrary(node: Node) -> GradientError | None:
+    """The reason why q has no derivative, where it has columns that complete it."""
+    *_, m, n = node.inputs[0].shape
+    if node.attrs["mode"] != "complete" or dim_min(m, n) == m:
+        return None
+    return refusal(node, "the columns that complete `q` are arbitrary", 'use mode="reduced"')
+
+
 def _qr_factors(a: A, node: Node) -> tuple[Value, Value, Value]:
-    """q, r, and the square block of r; the columns of x behind it only follow."""
+    """q, r, and the square block of r, without what completes them; the columns of x behind it only follow."""
     (x,), r, mode = node.inputs, node.outputs[-1], node.attrs["mode"]
+    if _arbitrary(node):  # other factors, which derivatives of higher orders can go through
+        q, r = a.several("qr", x, mode="reduced")
+        return q, r, r
     *_, m, n = x.shape
     k = dim_min(m, n)
-    if mode == "complete" and k != m:
-        raise refusal(node, "the columns that complete `q` are arbitrary", 'use mode="reduced"')
     square = block_of(a, r, 0, 0, k, k)
     if mode != "r":
         return node.outputs[0], r, square
@@ -181,7 +191,7 @@ def _turn_back(a: A, g: Value) -> Value:
     return a.add(below, phases(a, g)) if is_complex(g.dtype) else below
 
 
-def _qr_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
+def _qr_jvp(a: A, node: Node, ts: Sequence[Value]) -> Sequence[Value | GradientError]:
     """With w = dx r^-1 and o = turn(q^H w): dq = q o + (1 - q q^H) w, dr = q^H dx - o r, whose diagonal stays real."""
     q, r, square = _qr_factors(a, node)
     (t,), (*_, m, k) = ts, q.shape
@@ -189,6 +199,8 @@ def _qr_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
     c = a.matmul(h(a, q), w)
     o = _turn(a, c)
     dr = a.subtract(a.matmul(h(a, q), t), a.matmul(o, r))
+    if error := _arbitrary(node):
+        return [error, _lengthened(a, dr, m)]
     return [a.add(a.matmul(q, a.subtract(o, c)), w), dr][-len(node.outputs) :]
 
 
@@ -196,6 +208,10 @@ def _qr_vjp(a: A, node: Node, gs: Sequence[Maybe]) -> list[Value]:
     q, r, square = _qr_factors(a, node)
     x, bar = node.inputs[0], a.conjugated(q)
     gq, gr = gs if len(gs) == 2 else (None, gs[0])
+    if error := _arbitrary(node):
+        if gq is not None or gr is None:
+            raise error
+        gr = block_of(a, gr, 0, 0, r.shape[-2], r.shape[-1])
     through_q = None if gq is None else a.matmul(a.adjoint(q), gq)
     through_r = None if gr is None else a.negative(a.matmul(gr, a.adjoint(r)))
     gc = _turn_back(a, total(a, through_q, through_r))
@@ -203,6 +219,13 @@ def _qr_vjp(a: A, node: Node, gs: Sequence[Maybe]) -> list[Value]:
     first = divided(a, gw, square, lower=False, flip=True)
     whole = _widened(a, first, x.shape[-1])
     return [total(a, whole, None if gr is None else a.matmul(bar, gr))]
+
+
+def _lengthened(a: A, x: Value, m: DimLike) -> Value:
+    """x with rows of zeros below its own, m in all."""
+    none = (0,) * (len(x.shape) - 2)
+    low, high = (*none, 0, 0), (*none, m - x.shape[-2], 0)
+    return a.pad(x, a.builder.constant(0, x.dtype), low=low, high=high)
 
 
 def _widened(a: A, x: Value, n: DimLike) -> Value:

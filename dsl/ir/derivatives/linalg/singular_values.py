@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dsl.errors import GradientError
 from dsl.ir.algebra import Algebra
 from dsl.ir.derivative import Derivative, derive
 from dsl.ir.derivatives.linalg.matrices import (
@@ -32,10 +33,9 @@ def _is_thin(node: Node) -> bool:
     return not node.attrs["full_matrices"] or m == n
 
 
-def _require_thin(node: Node) -> None:
-    if not _is_thin(node):
-        reason = "the singular vectors that complete `u` or `vh` are arbitrary"
-        raise refusal(node, reason, "pass `full_matrices=False`")
+def _arbitrary(node: Node) -> GradientError:
+    reason = "the singular vectors that complete `u` or `vh` are arbitrary"
+    return refusal(node, reason, "pass `full_matrices=False`")
 
 
 def _doubled(a: A, x: Value) -> Value:
@@ -47,13 +47,14 @@ def _outside(a: A, x: Value, u: Value, s: Value, inside: Value) -> Value:
     return quotient(a, a.subtract(x, a.matmul(u, inside)), as_row(a, s))
 
 
-def _svd_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
+def _svd_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value | GradientError]:
     """As in Townsend, "Differentiating the singular value decomposition", 2016; of complex numbers as in JAX.
 
     With c = u^H dx v: ds = real diagonal of c; du = u f(c s + s c^H), dv = v f(s c + c^H s), f dividing by
     s[j]^2 - s[i]^2; then what leaves the columns of u and v, and the phases of c, which u takes.
     """
-    _require_thin(node)
+    if not _is_thin(node):
+        return [_arbitrary(node), *_values_jvp(a, node, ts), _arbitrary(node)]
     (t,), (u, s, vh) = ts, node.outputs
     v = h(a, vh)
     c = product(a, h(a, u), t, v)
@@ -73,7 +74,8 @@ def _svd_vjp(a: A, node: Node, gs: Sequence[Maybe]) -> list[Value]:
     gu, gs_, gvh = gs
     if gs_ is not None and gu is None and gvh is None:
         return _values_vjp(a, node, gs_)
-    _require_thin(node)
+    if not _is_thin(node):
+        raise _arbitrary(node)
     u, s, vh = node.outputs
     found = [] if gu is None else [_left_vectors(a, u, s, vh, gu)]
     found += [] if gvh is None else [_right_vectors(a, u, s, vh, h(a, gvh))]
@@ -115,15 +117,11 @@ def _vectors(a: A, node: Node) -> Sequence[Value]:
     return a.several("svd", node.inputs[0], full_matrices=False)
 
 
-def _svdvals_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
+def _values_jvp(a: A, node: Node, ts: Sequence[Value]) -> list[Value]:
     u, s, vh = _vectors(a, node)
-    return [
-        a.as_dtype(
-            diagonal(a, product(a, h(a, u), ts[0], h(a, vh))),
-            s.dtype,
-        )
-    ]
+    found = diagonal(a, product(a, h(a, u), ts[0], h(a, vh)))
+    return [a.as_dtype(found, s.dtype)]
 
 
 derive("svd", Derivative(_svd_vjp, _svd_jvp))
-derive("svdvals", Derivative(lambda a, node, gs: _values_vjp(a, node, gs[0]), _svdvals_jvp))
+derive("svdvals", Derivative(lambda a, node, gs: _values_vjp(a, node, gs[0]), _values_jvp))
