@@ -1377,3 +1377,13 @@ def test_digits_of_unsigned_numbers_end() -> None:
     x = np.array([0, 7, 10, 2**64 - 1], np.uint64)
     compiled = dsl.jit(digits_of)
     assert compiled(x) == digits_of(x) == 23
+
+
+def test_short_columns_of_functions_leave_no_remark_of_the_compiler(capfd: Any) -> None:
+    """LLVM prints one where it is told to make vectors of a loop and cannot."""
+    for rows, columns in ((2, 2), (2, 3), (3, 2), (9, 2)):
+        x = np.linspace(-1, 1, rows * columns).reshape(rows, columns)
+        np.testing.assert_allclose(
+            dsl.jit(lambda x: np.sum(np.exp(x), axis=0))(x), np.exp(x).sum(0), rtol=1e-15
+        )
+    assert capfd.readouterr().err == ""

@@ -589,6 +589,40 @@ def test_memory_that_cannot_be_had() -> None:
     assert compiled(10, x.copy()) == 5.0
 
 
+def outer_sum(x, n):
+    x[0] = 5.0
+    rows = np.ones((n, n))
+    table = np.outer(rows[0], rows[1]) + x[1]
+    x[:] = table.sum()
+    return table
+
+
+def sorted_squares(x, n):
+    x[0] = 2.0
+    for i in range(3):
+        x[1] += np.sort(np.ones((n + i, n)), axis=0)[0, 0]
+    return x.sum()
+
+
+def running_sum(x, n):
+    x[0] = 7.0
+    ones = np.ones(n)
+    ones[0] = x[1]
+    return ones.cumsum()
+
+
+@pytest.mark.parametrize("function", [outer_sum, sorted_squares, running_sum])
+def test_sizes_in_bytes_that_do_not_fit_in_a_word_cannot_be_had(function: Any) -> None:
+    compiled = dsl.jit(function)
+    for n in (3, 4):
+        check_same(compiled(np.ones(3), n), function(np.ones(3), n), "result")
+    for n in (2**61, 2**62, 2**62 + 1):
+        x = np.ones(3)
+        with pytest.raises(MemoryError):
+            compiled(x, n)
+        check_same(x, np.ones(3), "arguments")
+
+
 def test_one_check_for_the_memory_of_all_arrays() -> None:
     """One for each made LLVM take a time that grows with the square of their number."""
     compiled = dsl.jit(lambda x: [np.sort(x) + k for k in range(30)])

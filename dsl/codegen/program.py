@@ -172,7 +172,7 @@ class Program:
             if slot.kind != "block":
                 continue
             assert slot.size is not None
-            size = region.dim(slot.size)
+            size = region.bytes(slot.size)
             pointer = fn.call("ptr", "dsl_alloc", fn.as_value(size, "i64"))
             slot.variable.set(pointer)
             block = self.blocks[slot]
@@ -272,7 +272,7 @@ class Program:
             if placed.slot.kind == "dynamic":
                 placed.slot.variable.set(Value("null", "ptr"))
             return pointer
-        size = region.dim(nbytes(value.shape, value.dtype.itemsize))
+        size = region.bytes(nbytes(value.shape, value.dtype.itemsize))
         pointer = fn.call("ptr", "dsl_alloc", fn.as_value(size, "i64"))
         self.check_memory(pointer)
         dims = tuple(region.dim(d) for d in value.shape)
@@ -311,7 +311,7 @@ class Program:
             self.slots.append(slot)
             self.report.slots.append(("workspace", size, note))
             return slot
-        return self.dynamic(region.dim(size), note)
+        return self.dynamic(region.bytes(size), note)
 
     def dynamic(self, bytes: Operand, note: str = "") -> Slot:
         """Return a slot grown to `bytes` here."""

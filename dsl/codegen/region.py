@@ -171,6 +171,27 @@ class Region:
             found.dim = dim
         return found
 
+    def bytes(self, size: DimLike) -> Operand:
+        """Return how many bytes to allocate: a size that does not fit in a word is one that nobody has.
+
+        It is found out in floating point, where products of sizes that are too large do not wrap around to small ones.
+        """
+        exact = self.dim(size)
+        if isinstance(size, int) or not isinstance(exact, Value):
+            return exact
+        fn = self.fn
+        total = fn.as_value(0.0, "double")
+        for factors, scale in size.terms:
+            product = fn.as_value(float(scale), "double")
+            for factor in factors:
+                each = fn.convert("sitofp", fn.as_value(self._factor(factor), "i64"), "double")
+                product = fn.binary("fmul", product, each)
+            total = fn.binary("fadd", total, product)
+        fits = fn.define(
+            "i1", f"fcmp olt double {total.text}, {fn.as_value(2.0**62, 'double').text}"
+        )
+        return fn.select(fits, exact, (1 << 63) - 1)
+
     def _dim(self, dim: Dim) -> Operand:
         fn = self.fn
         total: Operand = 0

@@ -115,7 +115,7 @@ class Loop:
                 return placed.slot
         size = nbytes(value.shape, value.dtype.itemsize)
         if varies:
-            slot = region.program.dynamic(region.dim(size), "a carried array")
+            slot = region.program.dynamic(region.bytes(size), "a carried array")
         else:
             slot = region.program.allocate(size, region, "a carried array")
         slot.users.add(item.param)

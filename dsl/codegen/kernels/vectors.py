@@ -267,6 +267,8 @@ class VectorLoops(Space, WideLoops):
         many = _REGISTERS * one
         if isinstance(extent, int) and extent < max(many, _SHORT):
             yield low, high, None
+        elif isinstance(var.extent, int) and var.extent < _SHORT:
+            yield low, high, None
         elif not one:
             yield low, high, (register_bytes() // 8, register_bytes() // 4)
         elif isinstance(low, Value) and not self.inner:  # a thread's share: what remains is little
