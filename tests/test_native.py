@@ -1387,3 +1387,43 @@ def test_short_columns_of_functions_leave_no_remark_of_the_compiler(capfd: Any) 
             dsl.jit(lambda x: np.sum(np.exp(x), axis=0))(x), np.exp(x).sum(0), rtol=1e-15
         )
     assert capfd.readouterr().err == ""
+
+
+_SINGLE = [np.exp, np.exp2, np.log, np.log2, np.sin, np.cos]
+
+
+@pytest.mark.parametrize("function", _SINGLE, ids=lambda function: function.__name__)
+def test_functions_of_single_numbers_in_a_loop_have_special_values_and_small_errors(
+    function: Any,
+) -> None:
+    @dsl.jit
+    def one_by_one(x):
+        found, total = np.zeros_like(x), 0.0
+        for i in range(len(x)):
+            found[i] = function(x[i])
+            total = 0.5 * total + found[i]
+        return found, total
+
+    ordinary = np.random.default_rng(0).uniform(-700, 700, 200)
+    special = [0.0, -0.0, 1.0, -1.0, 5e-324, 1e-310, 1e22, 1e300, -1e300, np.inf, -np.inf, np.nan]
+    x = np.concatenate([ordinary, ordinary / 700, special])
+    with np.errstate(all="ignore"):
+        wanted = function(x)
+    np.testing.assert_allclose(one_by_one(x)[0], wanted, rtol=4.5e-16, atol=0)
+    assert f"@{function.__name__}(double" in one_by_one.ir(x, stage="llvm")
+
+
+def test_powers_of_single_numbers_in_a_loop_have_special_values() -> None:
+    @dsl.jit
+    def one_by_one(x, y):
+        found, total = np.zeros_like(x), 0.0
+        for i in range(len(x)):
+            found[i] = x[i] ** y[i]
+            total = 0.5 * total + found[i]
+        return found, total
+
+    some = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e300, np.inf, -np.inf, np.nan])
+    x, y = (a.ravel() for a in np.meshgrid(some, some))
+    with np.errstate(all="ignore"):
+        wanted = x**y
+    np.testing.assert_allclose(one_by_one(x, y)[0], wanted, rtol=4.5e-16, atol=0)

@@ -290,6 +290,7 @@ class Function:
         self.terminated = False
         self.captured: dict[Value, Value] = {}  # value of the parent -> value here
         self.lanes: Lanes = None
+        self.singly = False  # whether what is emitted is computed for one number at a time
         self.spliced: list[str] | None = (
             None  # short functions that were put in the place of calls; None if none are to be
         )
@@ -432,6 +433,13 @@ class Function:
         del self._lines[point.lines :]
         self._block, self.terminated = point.block, False
         self.module.restore(point.module)
+
+    @contextlib.contextmanager
+    def one_by_one(self, singly: bool) -> Iterator[None]:
+        """Say of what is emitted in the block whether it is for one number at a time, as LLVM will not make vectors of it."""
+        before, self.singly = self.singly, singly
+        yield
+        self.singly = before
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[list[str]]:

@@ -71,6 +71,7 @@ class Program:
         self.constants: dict[ir.Node, Value] = {}
         self.timer = Timer(self) if timed else None
         self.depth = 0  # of loops around what is emitted
+        self.serial = False  # whether trips of the innermost of them are made one after the other
         self.is_long = False  # whether there are so many kernels that each has a function
         self.budget = self.fn.variable("i64", 0)  # trips until the program looks for interrupts
 

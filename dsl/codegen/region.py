@@ -180,15 +180,15 @@ class Region:
         if isinstance(size, int) or not isinstance(exact, Value):
             return exact
         fn = self.fn
-        total = fn.as_value(0.0, "double")
+        total = fn.as_value(0, "double")
         for factors, scale in size.terms:
-            product = fn.as_value(float(scale), "double")
+            product = fn.as_value(scale, "double")
             for factor in factors:
                 each = fn.convert("sitofp", fn.as_value(self._factor(factor), "i64"), "double")
                 product = fn.binary("fmul", product, each)
             total = fn.binary("fadd", total, product)
         fits = fn.define(
-            "i1", f"fcmp olt double {total.text}, {fn.as_value(2.0**62, 'double').text}"
+            "i1", f"fcmp olt double {total.text}, {fn.as_value(1 << 62, 'double').text}"
         )
         return fn.select(fits, exact, (1 << 63) - 1)
 

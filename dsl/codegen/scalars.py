@@ -40,9 +40,10 @@ def emit_elementwise(region: Region, node: ir.Node) -> None:
     def check(bad: Value, kind: str, *number: Value) -> None:
         region.program.fail(region.fn, bad, ErrorSite(kind, node), *number)
 
-    found = elementwise.emit(
-        region.fn, node.op.name, node.attrs, inputs, outputs, args, check, scalar=True
-    )
+    with region.fn.one_by_one(region.program.serial and not region.fn.module.device):
+        found = elementwise.emit(
+            region.fn, node.op.name, node.attrs, inputs, outputs, args, check, scalar=True
+        )
     for value, scalar in zip(node.outputs, found, strict=True):
         region.registers[value] = scalar
 

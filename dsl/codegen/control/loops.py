@@ -51,9 +51,7 @@ def emit_while(region: Region, node: ir.Node) -> None:
     fn.branch_if(_single(inner, test.results[0]), inside, after)
     fn.start(inside)
     inner = loop.enter(body, ())
-    region.program.depth += 1
-    inner.run()
-    region.program.depth -= 1
+    _run(loop, inner)
     ended = [_single(inner, item.result) for item in endings(loop.carried, test)]
     loop.next(inner, body)
     if ended:
@@ -107,9 +105,7 @@ def emit_scan(region: Region, node: ir.Node) -> None:
         start = fn.point()
         inner = loop.enter(body, (trip,))
         loop.count(inner, node.inputs[0])
-        region.program.depth += 1
-        inner.run()
-        region.program.depth -= 1
+        _run(loop, inner)
         loop.next(inner, body)
         if not _is_short(node, _FEW) and are_apart(loop, inner.ranges):
             lines = fn.since(start)
@@ -136,6 +132,16 @@ def emit_scan(region: Region, node: ir.Node) -> None:
     elif every > 1 and not spends and region.program.depth:
         _spend(region, trips)
     loop.end()
+
+
+def _run(loop: Loop, inner: Region) -> None:
+    """Emit the body of a loop."""
+    program = inner.program
+    around, program.serial = program.serial, not loop.may_be_vectorised()
+    program.depth += 1
+    inner.run()
+    program.depth -= 1
+    program.serial = around
 
 
 def _single(region: Region, value: ir.Value) -> Value:

@@ -265,9 +265,8 @@ class VectorLoops(Space, WideLoops):
         """Yield where the loops along a variable start and end, and for how many elements each may call routines."""
         one, extent = self.elements_at_once(var), fn.sub(high, low)
         many = _REGISTERS * one
-        if isinstance(extent, int) and extent < max(many, _SHORT):
-            yield low, high, None
-        elif isinstance(var.extent, int) and var.extent < _SHORT:
+        short = isinstance(var.extent, int) and var.extent < _SHORT  # and so is each part of it
+        if short or (isinstance(extent, int) and extent < max(many, _SHORT)):
             yield low, high, None
         elif not one:
             yield low, high, (register_bytes() // 8, register_bytes() // 4)

@@ -8,6 +8,8 @@ arguments that hardly occur, in a way that does not keep a loop from being vecto
 `dsl.codegen.library.elementary`; or a short function's instructions are put in its place, where `fn.spliced` asks for
 that.
 
+Code that computes one number at a time (`fn.singly`) calls libm for what is in `OF_LIBM`: last bits may be others.
+
 Special values are NumPy's and SciPy's: NaN, infinities, signed zeros, subnormal numbers, overflow. The largest errors
 found over the whole range, in units of the last place (`tests/test_math.py` with 1.5 million samples of each part of
 it; `erfinv` and `digamma` in f64: 5000 in all), and the best time for an element in a loop over data in the L2 cache,
@@ -128,6 +130,10 @@ LIBDEVICE = {
 """Those that NVIDIA's library has as good, with its names; its gamma functions and `erfinv` are less exact than ours."""
 
 
+OF_LIBM = frozenset(("exp", "exp2", "log", "log2", "pow", "sin", "cos"))
+"""Those of float64 that libm has as exact, below 1 ulp, and sooner for one number whose result is waited for: by tables and branches."""
+
+
 def call(fn: Function, name: str, *args: Value) -> Value:
     """Emit a call of one of `FUNCTIONS`, all arguments float or all double, which is also the result's type.
 
@@ -136,6 +142,8 @@ def call(fn: Function, name: str, *args: Value) -> Value:
     if fn.module.libdevice and name in LIBDEVICE:
         own = f"__nv_{LIBDEVICE[name]}{'f' if args[0].type == 'float' else ''}"
         return fn.call(args[0].type, own, *args)
+    if fn.singly and args[0].type == "double" and name in OF_LIBM:
+        return _call_libm(fn, name, *args)
     if fn.lanes is None:
         return inline(fn, name, *args)
     if fn.spliced is not None and is_short(name, args[0].type):
@@ -180,6 +188,13 @@ def _call_routine(fn: Function, name: str, *args: Value) -> Value:
     listing = ", ".join(f"{type} {fn.use(arg).text}" for arg in args)
     suffix = f' "vector-function-abi-variant"="{",".join(variants)}"' if variants else ""
     return fn.define(type, f"call {type} @{symbol}({listing}){suffix}")
+
+
+def _call_libm(fn: Function, name: str, *args: Value) -> Value:
+    """Emit a call of libm's function, which LLVM takes for any other: it would fold calls of those that it knows."""
+    fn.module.declare(name, "double", ["double"] * len(args), _PURE)
+    listing = ", ".join(f"double {fn.use(arg).text}" for arg in args)
+    return fn.define("double", f"call double @{name}({listing}) nobuiltin")
 
 
 def _routine(name: str, type: str, lanes: int) -> str:
