@@ -1427,3 +1427,36 @@ def test_powers_of_single_numbers_in_a_loop_have_special_values() -> None:
     with np.errstate(all="ignore"):
         wanted = x**y
     np.testing.assert_allclose(one_by_one(x, y)[0], wanted, rtol=4.5e-16, atol=0)
+
+
+def test_loops_that_count_add_or_keep_the_largest_where_a_condition_holds_are_vectorised() -> None:
+    def count(x):
+        found = 0
+        for i in range(len(x)):
+            if x[i] > 4:
+                found += 1
+        return found
+
+    def add(x):
+        found = 0
+        for i in range(len(x)):
+            if x[i] > 4:
+                found += x[i]
+        return found
+
+    def largest(x):
+        found = x[0]
+        for i in range(1, len(x)):
+            if x[i] > found:
+                found = x[i]
+        return found
+
+    x = np.random.default_rng(0).integers(0, 10, 1003)
+    for function in (count, add, largest):
+        compiled = dsl.jit(function)
+        assert compiled(x) == function(x)
+        if platform.machine() == "x86_64":
+            assert re.search(
+                r"vp?(add|max|cmpgt)\w* .*[yz]mm|padd\w*|pmax\w*",
+                compiled.ir(x, stage="asm").replace("\t", " "),
+            )

@@ -29,6 +29,7 @@ _SUMS = frozenset((
     "add", "subtract", "multiply", "bitwise_and", "bitwise_or", "bitwise_xor", "maximum", "minimum",
 ))  # fmt: skip
 """By which LLVM combines integers of many trips at once."""
+_ORDERS = frozenset(("less", "less_equal", "greater", "greater_equal"))
 
 
 class Carried:
@@ -232,6 +233,8 @@ class Loop:
             return False
         if item.param.dtype.kind in "fc":
             return not self.region.fn.module.fastmath
+        if _is_chosen(item):
+            return False
         others = [v for v in item.result.node.inputs if v is not item.param]
         sums = item.result.node.op.name in _SUMS and len(others) == 1
         return not sums or depends(others[0], item.param)
@@ -428,6 +431,40 @@ def _alike(one: Slot, other: Slot) -> bool:
     if one.kind == "dynamic" or other.kind == "dynamic":
         return one.kind == other.kind
     return {one.kind, other.kind} <= {"block", "param"} and one.size == other.size
+
+
+def _is_chosen(item: Carried) -> bool:
+    """Tell whether a branch keeps a number, and else adds to it or takes the one it was compared to: `if x[i] > best: best = x[i]`."""
+    node, own = item.result.node, item.param
+    if node.op.name != "cond" or any(depends(v, own) for v in node.inputs[1:] if v is not own):
+        return False
+    changes = [side for side in node.regions if not _is_kept(node, side, item)]
+    if len(changes) != 1:
+        return False
+    if depends(node.inputs[0], own):
+        test = node.inputs[0].node
+        others = [v for v in test.inputs if v is not own]
+        return test.op.name in _ORDERS and len(others) == 1 and not depends(others[0], own)
+    (side,) = changes
+    return _is_sum_of(
+        side.results[item.result.index],
+        [param for param, v in zip(side.params, node.inputs[1:]) if v is own],
+    )
+
+
+def _is_sum_of(value: ir.Value, params: list[ir.Value]) -> bool:
+    """Tell if a number is one of a branch's params and something else, combined as LLVM does of many trips, or has none of them."""
+    if not any(depends(value, param) for param in params):
+        return True
+    others = [v for v in value.node.inputs if v not in params]
+    free = not any(depends(v, param) for v in others for param in params)
+    return value.node.op.name in _SUMS and len(others) == 1 and free
+
+
+def _is_kept(node: ir.Node, side: ir.Graph, item: Carried) -> bool:
+    """Tell whether one side of a branch leaves a number as it is."""
+    result = side.results[item.result.index]
+    return result in side.params and node.inputs[1 + side.params.index(result)] is item.param
 
 
 def _is_zero(value: ir.Value) -> bool:
