@@ -245,6 +245,25 @@ def test_one_axis_and_three() -> None:
     assert is_banded(g, *arrays(1, (40, 30, 20)), 10)
 
 
+def test_bands_without_rows_of_a_fill_write_nothing() -> None:
+    """The edges of a new array of zeros are a map of one row each, which most bands do not have."""
+
+    def line(u: Any, steps: int) -> Any:
+        before, now = u.copy(), u.copy()
+        for _ in range(steps):
+            after = np.zeros_like(now)
+            after[1:-1] = 2 * now[1:-1] - before[1:-1] + 0.25 * (now[2:] - now[:-2])
+            before, now = now, after
+        return now, before
+
+    for dynamic in (False, True):
+        f = dsl.jit(line, dynamic=dynamic)
+        assert is_banded(f, *arrays(1, (2000,)), 10)
+        for n in (2000, 100_000, 257, 5):
+            for steps in (1, 2, 50):
+                compare(f, line, arrays(1, (n,)), steps)
+
+
 def test_what_is_used_in_one_trip_only_and_loops_in_loops() -> None:
     for program in (coupled, rounds):
         f = dsl.jit(program)

@@ -620,5 +620,6 @@ class _Shares:
             with fn.if_(inside):
                 emitter.some_rows(fn, None)
             return
+        low = fn.maximum(low, 0)
         high = fn.minimum(high, self.use(fn, self.inner.dim(m.rows)))
-        emitter.some_rows(fn, (fn.maximum(low, 0), high))
+        emitter.some_rows(fn, (low, fn.maximum(low, high)))
