@@ -35,6 +35,8 @@ class Emitted(NamedTuple):
     as_written: bool
     gathers: bool
     far: bool
+    recurs: bool
+    masked: bool
     errors: list[ErrorSite]
     callbacks: list[Node]
     report: Report
@@ -83,9 +85,8 @@ class Emission:
         sites = [] if program.timer is None else program.timer.sites
         told = program.errors, program.callbacks, program.report, sites
         as_written = module.as_written and not link
-        return Emitted(
-            text, link, as_written, module.gathers, module.far, *told, is_long=module.is_long
-        )
+        ways = as_written, module.gathers, module.far, program.touched.recurs, module.masked
+        return Emitted(text, link, *ways, *told, is_long=module.is_long)
 
     def _program(self, in_place: bool) -> Program:
         from dsl.codegen.frame import layout

@@ -136,6 +136,7 @@ class Module:
         self.far = (
             False  # whether elements that no near cache holds are read, one where the last one says
         )
+        self.masked = False  # whether each trip of a loop cuts a whole number off to some bits
         self.device = False  # whether it is code for a GPU
         self.libdevice = False  # whether NVIDIA's library of functions can be linked to it
 

@@ -28,6 +28,7 @@ __all__ = [
     "contiguous_copy",
     "emit_alias",
     "emit_pieces",
+    "emit_room",
     "emit_spread",
     "surround",
 ]
@@ -36,6 +37,12 @@ Place = tuple[DimLike, ...]
 Box = tuple[
     ir.Value, Shape, Place, Place
 ]  # what is in it, its sizes, its first points there and here
+
+
+def emit_room(region: Region, node: ir.Node) -> None:
+    """Memory for an array whose elements will all be written before any is read."""
+    (value,) = node.outputs
+    region.bind(value, region.new_place(value))
 
 
 def emit_spread(region: Region, node: ir.Node) -> None:

@@ -22,6 +22,7 @@ from dsl.codegen.aside import parts_read_later
 from dsl.codegen.elements import Elements, is_lazy, joins, splat
 from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_index, walk
 from dsl.codegen.order import in_order
+from dsl.codegen.overwritten import is_overwritten
 from dsl.codegen.statements import (
     Kernel,
     Plan,
@@ -74,8 +75,10 @@ class _Planner:
         supported: Callable[[Node], bool],
         expensive: Callable[[Node], bool],
         within: bool,
+        rooms: bool,
     ) -> None:
         self.graph, self.supported, self.expensive = graph, supported, expensive
+        self.rooms = rooms
         self.uses = graph.uses()
         self.within = updates_within(graph, self.uses) if within else {}
         self.inside = {node for w in self.within.values() for node in (w.node, *w.moves)}
@@ -246,8 +249,15 @@ class _Planner:
             if value in self.materialised:
                 if node.op.name in ("concatenate", "pad"):
                     self.single(node, "pieces")
+                elif self.is_room(value):
+                    self.single(node, "room")
                 else:
                     self.place(node, value)
+
+    def is_room(self, value: Value) -> bool:
+        """Tell whether an array need not be filled, as a loop overwrites it."""
+        full = self.rooms and value.node.op.name == "full" and value not in self.results
+        return full and is_overwritten(value, self.uses.get(value, ()))
 
     def single(self, node: Node, kind: str) -> None:
         made = Single(node, kind, position=len(self.statements))
@@ -485,12 +495,13 @@ def plan(
     supported: Callable[[Node], bool],
     expensive: Callable[[Node], bool],
     within: bool = False,
+    rooms: bool = False,
 ) -> Plan:
     """Plan a region; `supported` tells which nodes can be emitted as scalar code, `expensive` which never to repeat.
 
-    `within` lets updates of parts be part of the updates that put them back.
+    `within` lets updates of parts be part of the updates that put them back, `rooms` leaves arrays unfilled that loops overwrite.
     """
-    planner = _Planner(graph, supported, expensive, within)
+    planner = _Planner(graph, supported, expensive, within, rooms)
     planner.choose()
     planner.keep_aside()
     planner.build()

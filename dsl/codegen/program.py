@@ -19,6 +19,7 @@ from dsl.codegen.places import contiguous_copy
 from dsl.codegen.region import Region
 from dsl.codegen.report import ErrorSite, Report
 from dsl.codegen.timing import Timer
+from dsl.codegen.touched import Touched
 from dsl.config import config
 from dsl.errors import InternalError
 from dsl.ir import graph as ir
@@ -71,6 +72,7 @@ class Program:
         self.constants: dict[ir.Node, Value] = {}
         self.timer = Timer(self) if timed else None
         self.depth = 0  # of loops around what is emitted
+        self.touched = Touched()
         self.serial = False  # whether trips of the innermost of them are made one after the other
         self.is_long = False  # whether there are so many kernels that each has a function
         self.budget = self.fn.variable("i64", 0)  # trips until the program looks for interrupts

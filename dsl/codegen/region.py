@@ -24,7 +24,7 @@ from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_inde
 from dsl.codegen.kernels import KernelEmitter
 from dsl.codegen.llvm import Function, Operand, Value, Variable
 from dsl.codegen.memory import Placed, Slot, contiguous_strides, nbytes
-from dsl.codegen.places import emit_alias, emit_pieces, emit_spread
+from dsl.codegen.places import emit_alias, emit_pieces, emit_room, emit_spread
 from dsl.codegen.plan import REDUCTIONS, Kernel, Plan, Root, Stage, Statement, plan
 from dsl.codegen.ranges import Ranges
 from dsl.codegen.report import ErrorSite
@@ -336,7 +336,9 @@ class Region:
 
     def planned(self) -> Plan:
         """Return the statements that the graph becomes."""
-        return plan(self.graph, supported=is_native, expensive=is_expensive, within=True)
+        return plan(
+            self.graph, supported=is_native, expensive=is_expensive, within=True, rooms=True
+        )
 
     def run(self) -> None:
         """Emit all statements."""
@@ -522,6 +524,7 @@ _SINGLES: dict[str, Callable[[Region, ir.Node], None]] = {
     "check": emit_check,
     "alias": emit_alias,
     "spread": emit_spread,
+    "room": emit_room,
     "pieces": emit_pieces,
     "update": emit_update,
     "library": emit_call,

@@ -89,6 +89,10 @@ def checked_index(
     region: Region, node: ir.Node, x: ir.Value, indices: Sequence[ir.Value]
 ) -> tuple[Affine, ...]:
     """Check indices of rank 0 now; returns them as an index over the axes, in order."""
+    placed = region.placed.get(x)
+    if placed is not None and region.program.depth and len(indices) == len(x.shape):
+        at = tuple(map(region.ranges.form, indices))
+        region.program.touched.note(placed.slot, at, writes=node.op.name == "scatter")
     return tuple(
         wrapped(region, node, source, axis, x.shape[axis])
         for source, axis in zip(indices, node.attrs["axes"])

@@ -67,7 +67,7 @@ class Single:
     """One node by itself."""
 
     node: Node
-    kind: str  # scalar, check, alias, spread, update, pieces, library, control
+    kind: str  # scalar, check, alias, spread, room, update, pieces, library, control
     reads: dict[Value, None] = field(default_factory=dict)  # in order
     position: int = 0
     written: Value | None = None  # by an update

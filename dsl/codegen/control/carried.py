@@ -12,6 +12,7 @@ from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settl
 from dsl.codegen.control.weights import weight
 from dsl.codegen.llvm import Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes, note_exchange
+from dsl.codegen.overwritten import is_overwritten
 from dsl.codegen.places import contiguous_copy
 from dsl.codegen.ranges import Linear, Ranges
 from dsl.ir import graph as ir
@@ -120,13 +121,9 @@ class Loop:
         else:
             slot = region.program.allocate(size, region, "a carried array")
         slot.users.add(item.param)
-        target = region.in_slot(slot, value)
-        region.copy_value(
-            value,
-            target,
-            "the first value of a loop's array, which is read elsewhere too",
-            self.node,
-        )
+        if not is_overwritten(value, [self.node]):
+            why = "the first value of a loop's array, which is read elsewhere too"
+            region.copy_value(value, region.in_slot(slot, value), why, self.node)
         return slot
 
     def enter(self, graph: ir.Graph, first: tuple[Value, ...]) -> Region:
@@ -238,6 +235,14 @@ class Loop:
         others = [v for v in item.result.node.inputs if v is not item.param]
         sums = item.result.node.op.name in _SUMS and len(others) == 1
         return not sums or depends(others[0], item.param)
+
+    def is_masked(self) -> bool:
+        """Tell whether each trip cuts a whole number off to some bits, of which the last trip's cut alone is needed."""
+        return any(
+            item.result.node.op.name == "bitwise_and" and depends(item.result, item.param)
+            for item in self.carried
+            if is_integer(item.param)
+        )
 
     def is_counted(self) -> bool:
         """Tell whether a number to which each trip adds a constant ends the loop."""

@@ -121,6 +121,7 @@ def emit_scan(region: Region, node: ir.Node) -> None:
         WideLoops(fn.module).wide_loops(fn, by_vectors, (low, high))
     else:
         fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
+        fn.module.masked |= loop.is_masked()
     if poll:
         done.set(high)
         with fn.if_(fn.compare("slt", high, trips)):
@@ -138,6 +139,8 @@ def _run(loop: Loop, inner: Region) -> None:
     """Emit the body of a loop."""
     program = inner.program
     around, program.serial = program.serial, not loop.may_be_vectorised()
+    if not program.depth:
+        program.touched.enter()
     program.depth += 1
     inner.run()
     program.depth -= 1

@@ -42,6 +42,7 @@ __all__ = [
     "AS_WRITTEN",
     "BRANCHES",
     "NO_GATHERS",
+    "UNROLL",
     "CacheStats",
     "Code",
     "assembly",
@@ -79,6 +80,9 @@ products they take 15 ms instead of 100 to 170, and its code is as fast."""
 
 BRANCHES = "branches"
 """The flag for code that waits for memory: a guess at a comparison lets it read on before that is known."""
+
+UNROLL = "unroll"
+"""The flag for such text with a loop that gains by several trips in one: what cuts numbers off to some bits is then done once."""
 
 _FEW_PASSES = ("sroa", "loop_rotate", "instruction_combine", "new_gvn", "simplify_cfg")
 """What is done to such text: variables become registers, what is computed twice or for nothing goes."""
@@ -245,7 +249,7 @@ def _load(key: str, text: str, level: int, flags: tuple[str, ...], link: tuple[s
 def _check(level: int, flags: tuple[str, ...]) -> None:
     if level not in (0, 1, 2, 3):
         raise InternalError(f"optimisation level {level!r}: expected 0, 1, 2 or 3")
-    named = [*_SWITCHES, AS_WRITTEN, NO_GATHERS, BRANCHES]
+    named = [*_SWITCHES, AS_WRITTEN, NO_GATHERS, BRANCHES, UNROLL]
     for flag in flags:
         if flag not in named and not re.fullmatch(r"[+-][\w.-]+", flag):
             raise InternalError(
@@ -426,7 +430,8 @@ def _passes(builder: Any, flags: tuple[str, ...]) -> Any:
     if AS_WRITTEN not in flags:
         return builder.getModulePassManager()
     passes = _llvm().create_new_module_pass_manager()
-    for name in _FEW_PASSES:
+    first, rest = _FEW_PASSES[:2], _FEW_PASSES[2:]
+    for name in (*first, *(("loop_unroll",) if UNROLL in flags else ()), *rest):
         getattr(passes, f"add_{name}_pass")()
     return passes
 

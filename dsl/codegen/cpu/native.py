@@ -211,8 +211,9 @@ def _flags(emission: Emission) -> tuple[str, ...]:
     module = emission.emitted
     far = (jit.BRANCHES,) if module.far else ()
     if module.as_written or (module.text.count("\n") > MOST_LINES and not module.link):
-        return (jit.AS_WRITTEN, *far)
-    return far if module.gathers else (jit.NO_GATHERS, *far)
+        return (jit.AS_WRITTEN, *far, *((jit.UNROLL,) if module.masked else ()))
+    found = (*far, *(("no-slp",) if module.recurs else ()))
+    return found if module.gathers else (jit.NO_GATHERS, *found)
 
 
 def _param(graph: Graph, k: int, kind: ParamKind, written: set[int]) -> entry.Param:

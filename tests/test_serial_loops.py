@@ -1,0 +1,233 @@
+"""Explicit loops whose trips wait for one another: results are those of plain Python, and the code has what makes them fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsl
+
+# -- numbers that are cut off to some bits in each trip ----------------------------------------------------------------
+
+
+def congruential(n, seed):
+    total = 0
+    for _ in range(n):
+        seed = (seed * 1103515245 + 12345) & 0x7FFFFFFF
+        total ^= seed
+    return total, seed
+
+
+def hash_of(data):
+    h = 5381
+    for i in range(len(data)):
+        h = (h * 33 + int(data[i])) & 0xFFFFFFFF
+    return h
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 100, 65_535, 65_536, 65_537, 70_003])
+def test_recurrences_modulo_powers_of_two(n: int) -> None:
+    for seed in (0, 12345, -5, 2**40 + 3):
+        assert dsl.jit(congruential)(n, seed) == congruential(n, seed)
+    data = np.random.default_rng(n).integers(0, 256, n).astype(np.uint8)
+    assert dsl.jit(hash_of)(data) == hash_of(data)
+
+
+def test_several_trips_share_a_turn_of_the_loop() -> None:
+    assert dsl.jit(congruential).ir(100, 3, stage="asm").count("imul") > 4
+
+
+# -- elements that have just been written ------------------------------------------------------------------------------
+
+
+def filtered(b, a, x):
+    y = np.zeros_like(x)
+    for n in range(len(x)):
+        s = 0.0
+        for k in range(len(b)):
+            if n - k >= 0:
+                s += b[k] * x[n - k]
+        for k in range(1, len(a)):
+            if n - k >= 0:
+                s -= a[k] * y[n - k]
+        y[n] = s / a[0]
+    return y
+
+
+def test_elements_written_by_the_trip_before_are_read_one_by_one() -> None:
+    rng = np.random.default_rng(1)
+    b, a, x = rng.random(4), np.array([1.0, -0.5, 0.2, 0.1]), rng.random(500)
+    f = dsl.jit(filtered)
+    np.testing.assert_allclose(f(b, a, x), filtered(b, a, x), rtol=1e-12)
+    assert "vmulpd" not in f.ir(b, a, x, stage="asm")
+
+
+# -- arrays that loops fill --------------------------------------------------------------------------------------------
+
+
+def elements(x):
+    out = np.empty_like(x)
+    for i in range(len(x)):
+        out[i] = 2 * x[i]
+    return out
+
+
+def table(x):
+    n, m = len(x), len(x) + 1
+    out = np.zeros((n, m))
+    for i in range(n):
+        for j in range(m):
+            out[i, j] = x[i] * j
+    return out
+
+
+def turned(x):
+    out = np.zeros((len(x), len(x)))
+    for i in range(len(x)):
+        for j in range(len(x)):
+            out[j, i] = x[i] * j
+    return out
+
+
+def rows(x):
+    out = np.empty((len(x), 3))
+    for i in range(len(x)):
+        out[i] = x[i], 2 * x[i], 1.0
+    return out
+
+
+def sized(n, m):
+    out = np.zeros((n, m))
+    for i in range(n):
+        for j in range(m):
+            out[i, j] = i - j
+    return out
+
+
+X = np.random.default_rng(3).random(40)
+LARGE = np.random.default_rng(3).random(300)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    ("program", "args"),
+    [
+        (elements, (X,)),
+        (elements, (LARGE,)),
+        (table, (X,)),
+        (turned, (X,)),
+        (rows, (X,)),
+        (sized, (5, 7)),
+    ],
+)
+def test_arrays_that_a_loop_overwrites_are_not_filled_before(
+    program: Any, args: Any, dynamic: Any
+) -> None:
+    f = dsl.jit(program, dynamic=dynamic)
+    assert "] = 0" not in f.ir(*args, stage="kernels")
+    for _ in range(2):  # the second time in memory that was used before
+        np.testing.assert_array_equal(f(*args), program(*args))
+
+
+def short(x):
+    out = np.zeros_like(x)
+    for i in range(len(x) - 1):
+        out[i] = x[i]
+    return out
+
+
+def conditional(x):
+    out = np.zeros_like(x)
+    for i in range(len(x)):
+        if x[i] > 0.5:
+            out[i] = x[i]
+    return out
+
+
+def read_before(x):
+    out = np.zeros_like(x)
+    for i in range(len(x)):
+        out[i] = x[i] + out[len(x) - 1 - i]
+    return out
+
+
+def read_after(x):
+    out = np.zeros_like(x)
+    total = 0.0
+    for i in range(len(x)):
+        out[i] = x[i]
+        total += out[len(x) // 2]
+    return out, total
+
+
+def accumulated(x):
+    out = np.zeros_like(x)
+    for i in range(len(x)):
+        out[i] += x[i]
+    return out
+
+
+def on_a_diagonal(x):
+    out = np.zeros((len(x), len(x)))
+    for i in range(len(x)):
+        out[i, i] = x[i]
+    return out
+
+
+def one_row(x):
+    out = np.zeros((len(x), len(x)))
+    for j in range(len(x)):
+        out[0, j] = x[j]
+    return out
+
+
+def repeated(x):
+    out = np.zeros_like(x)
+    for k in range(int(x[0] * 0)):
+        for i in range(len(x)):
+            out[i] = x[i] + k
+    return out
+
+
+def shared(x):
+    out = np.zeros_like(x)
+    other = np.zeros_like(x)
+    for i in range(len(x)):
+        out[i] = x[i] + other[i]
+    return out, other
+
+
+def left_early(x):
+    out = np.zeros_like(x)
+    for i in range(len(x)):
+        if x[i] > 0.9:
+            break
+        out[i] = x[i]
+    return out
+
+
+def backwards(x):
+    out = np.zeros_like(x)
+    for i in range(len(x) - 1, 0, -1):
+        out[i] = x[i]
+    return out
+
+
+NOT_ALL = [
+    short, conditional, read_before, read_after, accumulated, on_a_diagonal, one_row, repeated, shared, left_early, backwards,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", NOT_ALL)
+def test_what_a_loop_leaves_as_it_is_keeps_its_zeros(program: Any, dynamic: Any) -> None:
+    f = dsl.jit(program, dynamic=dynamic)
+    dsl.jit(elements)(X)  # leaves memory with other numbers in it
+    for _ in range(2):
+        got, want = f(X), program(X)
+        for a, b in zip(
+            got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,)
+        ):
+            np.testing.assert_array_equal(a, b)
