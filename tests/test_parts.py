@@ -298,3 +298,79 @@ def test_parts_that_hold_what_is_read_are_computed_first(program: Program, dynam
         compiled(got)
         np.testing.assert_allclose(got, want)
     assert "overlapping" in str(compiled.lower(numbers(8, 8)).memory_report())
+
+
+# -- steps that the data decides ---------------------------------------------------------------------------------------
+
+
+def every(x, start, stop, step, value):
+    x[start:stop:step] = value
+    return x
+
+
+def every_more(x, start, stop, step, value):
+    x[start:stop:step] += value
+    return x
+
+
+def every_row(x, start, stop, step, value):
+    x[1, start:stop:step] = value
+    x[start:stop:step] *= 2
+    return x
+
+
+def on_a_line(x, start, step, count):
+    x[start + step * np.arange(count)] = 7
+    return x
+
+
+def twice_there(x, start, step, count):
+    np.add.at(x, start + step * np.arange(count), 1)
+    return x
+
+
+STEPS = [
+    (0, 40, 1), (3, 40, 7), (5, 5, 2), (9, 2, 3), (39, None, -1), (30, 2, -4), (-1, 0, -6), (-30, -3, 5), (0, 100, 39),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", [every, every_more, every_row])
+def test_parts_in_steps_that_the_data_decides(program: Any) -> None:
+    f = dsl.jit(program)
+    shape = (40, 40) if program is every_row else (40,)
+    for start, stop, step in STEPS:
+        for dtype in (np.float64, np.bool_, np.int8):
+            if dtype is np.bool_ and program is not every:
+                continue
+            mine = np.zeros(shape, dtype)
+            theirs = mine.copy()
+            f(mine, start, stop, step, 1)
+            program(theirs, start, stop, step, 1)
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("program", [on_a_line, twice_there])
+def test_index_arrays_that_go_on_in_even_steps(program: Any) -> None:
+    f = dsl.jit(program)
+    for start, step, count in [
+        (0, 1, 40), (3, 5, 7), (39, -1, 40), (-1, -1, 40), (-20, 1, 40), (5, 0, 9), (2, 3, 0), (2, 3, 1),
+    ]:  # fmt: skip
+        mine, theirs = np.zeros(40), np.zeros(40)
+        np.testing.assert_array_equal(
+            f(mine, start, step, count), program(theirs, start, step, count)
+        )
+        np.testing.assert_array_equal(mine, theirs)
+    for start, step, count in [
+        (0, 1, 41),
+        (40, -1, 3),
+        (-41, 1, 2),
+        (0, 2**62, 5),
+        (5, 2**63 - 1, 3),
+    ]:
+        x = np.zeros(40)
+        with pytest.raises(IndexError) as ours:
+            f(x, start, step, count)
+        with pytest.raises(IndexError) as numpys:
+            program(np.zeros(40), start, step, count)
+        assert str(numpys.value).split(" for axis")[0] in str(ours.value)
+        assert not x.any()

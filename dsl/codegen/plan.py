@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from dsl.codegen.aside import parts_read_later
 from dsl.codegen.elements import Elements, is_lazy, joins, splat
 from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_index, walk
@@ -61,6 +63,7 @@ _VIEWS = frozenset(("broadcast_to", "transpose", "slice", "reshape", "dynamic_sl
 _FREE = _VIEWS | {"full", "iota", "real", "imag", "positive", "bitcast"}
 _JOINS = frozenset(("concatenate", "pad"))
 _COPIES = _JOINS | {"gather"}
+_EVEN = frozenset(("iota", "add", "subtract", "multiply", "negative", "broadcast_to"))
 _CHEAP = 4  # ops that may be computed again for another reader
 _LARGEST = 120  # ops in one expression; more only slows LLVM down
 _ROW_BYTES = 1 << 20  # a row that is swept several times should stay in the cache
@@ -211,12 +214,29 @@ class _Planner:
             if reader.op.name == "update_slice":
                 return False
             replaced = kind == "update" and reader.inputs[0] is value
-            return replaced or (value in reader.inputs[2:] and bool(value.shape))
+            is_index = value in reader.inputs[2:] and bool(value.shape)
+            return replaced or (is_index and not self.is_line(reader, value))
         if kind == "scalar":
             return not self.is_view(value)
         if reader.op.name == "gather":
             return reader.inputs[0] is value and not self.is_view(value)
         return False
+
+    def is_line(self, reader: Node, value: Value) -> bool:
+        """Tell whether an index goes on in even steps: it is sooner computed than read, and its ends tell whether it fits."""
+        alone = len(reader.inputs) == 3 and len(value.shape) == 1
+        return alone and value.dtype == np.int64 and self.is_even(value)
+
+    def is_even(self, value: Value) -> bool:
+        """Tell whether an array of one axis is its places times a number plus a number."""
+        node = value.node
+        if not is_array(value):
+            return True
+        lazy = self.kinds.get(node) == "lazy" and value not in self.materialised
+        if not lazy or node.op.name not in _EVEN:
+            return False
+        bent = node.op.name == "multiply" and all(map(is_array, node.inputs))
+        return not bent and all(map(self.is_even, node.inputs))
 
     def is_view(self, value: Value) -> bool:
         """Tell whether a value only rearranges a materialised one."""

@@ -7,9 +7,10 @@ memory of its own, or, if most of the array is written, the whole result goes in
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from dsl.codegen.elements import Elements, gathered_index
 from dsl.codegen.evaluate import Evaluator, unchecked, wrap_index
 from dsl.codegen.expressions import Affine, Pool, Var, given, identity_index, walk
 from dsl.codegen.kernels.vectors import WideLoops
-from dsl.codegen.llvm import Operand, Value
+from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.memory import Placed, nbytes
 from dsl.codegen.overlap import clashes
 from dsl.codegen.places import surround
@@ -221,52 +222,119 @@ def scatter(
     own, v, *indices = node.inputs
     outer = outer or node
     x = outer.inputs[0]
-    for i, axis in zip(indices, node.attrs["axes"]):  # the same index may stand for several axes
-        check_indices(region, node, i, own.shape[axis], axis, v)
+    line = line_of(region, indices)
+    fits = line.fits(region.fn, region.dim(own.shape[node.attrs["axes"][0]])) if line else None
+    with contextlib.nullcontext() if fits is None else region.fn.if_(region.fn.invert(fits)):
+        for i, axis in zip(indices, node.attrs["axes"]):  # one index may stand for several axes
+            check_indices(region, node, i, own.shape[axis], axis, v)
     reads = x in region.placed and region.may_overwrite(x) and clashes(region, v, x, None)
     if reads:
         v = saved(region, v)
     placed = updated_place(region, outer, disturbed=False)
     if not reads and may_fail(region, v):
         v = saved(region, v)
-    variables = tuple(Var(d) for d in v.shape)
-    index = identity_index(variables)
     elements = Elements(Pool(), region.in_memory)
-    target = offset(gathered_index(elements, node, own, indices, index))
-    source = elements.at(v, index)
-    evaluator = Evaluator(region.fn, region, {}, [{}], unchecked)
-    rank = max(len(i.shape) for i in indices)
+    stores = _Stores(region, node, placed, v, elements)
 
-    def place(points: tuple[Operand, ...]) -> None:
-        """One place in the array: an element, or a part of which all elements are different ones."""
-        evaluator.points.update(zip(variables, points))
-        with evaluator.scope():
-            for affine in target:
-                for item, _ in affine.extra:
-                    evaluator.compute(item)
-            part(points)
+    def anywhere(points: tuple[Operand, ...]) -> Index:
+        return offset(gathered_index(elements, node, own, indices, stores.index))
 
-    def part(points: tuple[Operand, ...]) -> None:
-        k = len(points)
-        if k < len(variables):
-            loop = independent(region) if k == len(variables) - 1 else ("", "")
-            with region.fn.loop(0, region.dim(v.shape[k]), metadata=loop[0]) as at:
-                evaluator.points[variables[k]] = at
-                evaluator.metadata = loop[1]
-                part((*points, at))
-            return
-        with evaluator.scope():
-            address = evaluator.address(placed.array, target)
-            store_merged(
-                region,
-                node,
-                placed.array.dtype,
-                address,
-                evaluator.value(source),
-                evaluator.metadata,
+    def along(line: _Line) -> None:
+        axes, place = node.attrs["axes"], region.fn.variable("i64")
+        place.set(line.first)
+
+        def next_place(points: tuple[Operand, ...]) -> Index:
+            rest, here = iter(stores.index[1:]), place.get()
+            place.set(region.fn.add(here, line.step))
+            return offset(
+                tuple(given(here) if k in axes else next(rest) for k in range(len(own.shape)))
             )
 
-    region.loops(v.shape[:rank], place, as_written=True)
+        stores.emit(1, next_place)
+
+    rank = max(len(i.shape) for i in indices)
+    if line is None or fits is None:
+        stores.emit(rank, anywhere)
+    else:
+        region.fn.if_else(fits, partial(along, line), partial(stores.emit, 1, anywhere))
+
+
+@dataclass
+class _Stores:
+    """Emits the loops of a scatter: where each element, or part, goes is told point by point."""
+
+    region: Region
+    node: ir.Node
+    placed: Placed
+    v: ir.Value
+    elements: Elements
+
+    def __post_init__(self) -> None:
+        self.variables = tuple(Var(d) for d in self.v.shape)
+        self.index = identity_index(self.variables)
+        self.source = self.elements.at(self.v, self.index)
+
+    def emit(self, rank: int, target_of: Callable[[tuple[Operand, ...]], Index]) -> None:
+        """Emit loops over the first axes, those of the index, for each point of which one place is written."""
+        evaluator = Evaluator(self.region.fn, self.region, {}, [{}], unchecked)
+
+        def place(points: tuple[Operand, ...]) -> None:
+            """One place in the array: an element, or a part of which all elements are different ones."""
+            evaluator.points.update(zip(self.variables, points))
+            with evaluator.scope():
+                target = target_of(points)
+                for affine in target:
+                    for item, _ in affine.extra:
+                        evaluator.compute(item)
+                self.part(evaluator, target, points)
+
+        self.region.loops(self.v.shape[:rank], place, as_written=True)
+
+    def part(self, evaluator: Evaluator, target: Index, points: tuple[Operand, ...]) -> None:
+        region, k = self.region, len(points)
+        if k < len(self.variables):
+            loop = independent(region) if k == len(self.variables) - 1 else ("", "")
+            with region.fn.loop(0, region.dim(self.v.shape[k]), metadata=loop[0]) as at:
+                evaluator.points[self.variables[k]] = at
+                evaluator.metadata = loop[1]
+                self.part(evaluator, target, (*points, at))
+            return
+        array = self.placed.array
+        with evaluator.scope():
+            address, value = evaluator.address(array, target), evaluator.value(self.source)
+            store_merged(region, self.node, array.dtype, address, value, evaluator.metadata)
+
+
+class _Line(NamedTuple):
+    """An index that goes on in even steps."""
+
+    first: Value
+    step: Value
+    length: Operand
+
+    def fits(self, fn: Function, size: Operand) -> Value:
+        """Return whether all places surely are in an axis, counted from its start: both ends are, and nothing wraps round."""
+        last = fn.add(self.first, fn.mul(fn.sub(self.length, 1), self.step))
+        inside = fn.both(fn.compare("ult", self.first, size), fn.compare("ult", last, size))
+        short = fn.compare("ult", fn.add(self.step, 1 << 31), 1 << 32)
+        return fn.both(inside, fn.both(short, fn.compare("ult", self.length, 1 << 31)))
+
+
+def line_of(region: Region, indices: Sequence[ir.Value]) -> _Line | None:
+    """Return the index of a scatter if the plan found that it goes on in even steps, and so did not put it into memory."""
+    index = indices[0]
+    if len(indices) > 1 or region.in_memory(index):
+        return None
+    variables = tuple(Var(d) for d in index.shape)
+    e = Elements(Pool(), region.in_memory).at(index, identity_index(variables))
+    found = []
+    for k in (0, 1):
+        evaluator = Evaluator(region.fn, region, dict.fromkeys(variables, k), [{}], unchecked)
+        number = evaluator.value(e)
+        assert isinstance(number, Value)
+        found.append(number)
+    step = region.fn.binary("sub", found[1], found[0])
+    return _Line(found[0], step, region.dim(index.shape[0]))
 
 
 def independent(region: Region) -> tuple[str, str]:
