@@ -6,7 +6,7 @@ statements in order and gives memory back as values die.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -328,6 +328,15 @@ class Region:
         if placed is None or not placed.slot.owned:
             return False
         return placed.slot.users == {value} and self.dies(value)
+
+    def is_new(self, value: ir.Value, read: Iterable[ir.Value]) -> bool:
+        """Tell whether a value has memory of the program's own, which starts with a line of the cache, and none of others is in it."""
+        placed = self.placed.get(value)
+        if placed is None or self.program.depth or not placed.contiguous:
+            return False  # loops may exchange memory with that of callers
+        slot = placed.slot
+        others = (self.placed[v].slot for v in read if v in self.placed)
+        return slot.kind == "block" and not slot.exchanged and all(s is not slot for s in others)
 
     @property
     def apart(self) -> bool:

@@ -36,6 +36,7 @@ __all__ = ["Body", "Widened", "read"]
 _CONVERSIONS = (
     "trunc", "zext", "sext", "fptrunc", "fpext", "bitcast", "sitofp", "uitofp", "fptosi",
 )  # fmt: skip
+_LINE = 64  # bytes of a line of the caches
 _BYTES = {"i1": 0, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 _ZEROS = ("0", "0x0000000000000000", "0xH0000", "false")
@@ -161,12 +162,13 @@ class Body:
             return None
         return address, "0" if value in _ZEROS else value, _BYTES[type]
 
-    def widened(self, lanes: int, stop: str = "", start: str = "") -> Widened:
+    def widened(self, lanes: int, stop: str = "", start: str = "", past: str = "") -> Widened:
         """Return the body for vectors of so many lanes; with a `stop`, for those lanes alone whose count is below it.
 
-        With a `start`, the first count of the loop, elements that several steps read are read once: see `windows`.
+        With a `start`, the first count of the loop, elements that several steps read are read once: see `windows`. `past` is
+        what is said of stores that go past the caches, to memory that is aligned to whole lines.
         """
-        return _Widening(self, lanes, stop, start).run()
+        return _Widening(self, lanes, stop, start, past).run()
 
 
 def read(lines: Sequence[str], counter: str) -> Body | None:
@@ -331,8 +333,9 @@ def _sums_hold(body: Body) -> bool:
 class _Widening:
     """Writes a body for vectors of so many lanes; names have the number of lanes behind them."""
 
-    def __init__(self, body: Body, lanes: int, stop: str = "", start: str = "") -> None:
+    def __init__(self, body: Body, lanes: int, stop: str, start: str, past: str) -> None:
         self.given, self.lanes, self.stop, self.start = body, lanes, stop, start
+        self.past = past
         found = windows.find(body.steps, body.vectors, lanes) if start else []
         self.windows = {name: window for window in found for name in window.behind}
         self.opened: dict[windows.Window, str] = {}  # and what the names of its vectors begin with
@@ -537,6 +540,8 @@ class _Widening:
             return
         place = self.slot(address) if address in self.given.sums else self.scalar(address)
         more = "" if address in self.given.sums else step.more
+        if self.past and address not in self.given.sums:
+            more = f", align {min(_LINE, self.lanes * _BYTES[type])}{self.past}"
         self.out.body.append(
             f"  store {self.type(type)} {self.vector(type, value)}, ptr {place}{more}"
         )

@@ -7,7 +7,7 @@ first asked for; `arguments` says what to pass for each, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from dsl.codegen.arrays import Array, Scalar, load_scalar, memory_type
@@ -146,6 +146,9 @@ class Source:
 
     def lacks_memory(self) -> None:
         raise AssertionError("a kernel on a GPU asks for no memory")
+
+    def is_new(self, value: ir.Value, read: Iterable[ir.Value]) -> bool:
+        return False
 
     def fail_expression(self, fn: Function, bad: Value, e: Expression, number: Value) -> None:
         raise AssertionError("a kernel on a GPU cannot stop the program")

@@ -15,9 +15,14 @@ from dsl.codegen.evaluate import Evaluator
 from dsl.codegen.expressions import Expression
 from dsl.codegen.kernels.nests import Nests
 from dsl.codegen.llvm import Function, Operand, Value
+from dsl.codegen.memory import nbytes
+from dsl.codegen.vector_unit import register_bytes
+from dsl.ir import graph as ir
 
 __all__ = ["Maps"]
 
+_FAR = 1 << 25  # bytes of an array that the last cache does not hold, or not for long
+_LINES = 64  # elements that fill lines of the caches, whatever their size
 _BLOCK = 32  # side of a tile when a transposed array is read
 _TRIPS = 64  # of a loop, made on one block of points before the next
 _MOVING = 64  # points of a block that is done when none of them moves
@@ -39,7 +44,8 @@ class Maps(Nests):
         if tile is not None:
             self.tiled_maps(groups, tile, store, each)
             return
-        copies = self.copies_rows(groups)
+        past = len(groups) == 1 and self.is_far()
+        copies = self.copies_rows(groups) and not past
         if len(groups) <= 1:
 
             def flat(fn: Function, lo: Operand, hi: Operand) -> None:
@@ -51,7 +57,11 @@ class Maps(Nests):
                         evaluator, groups, store(evaluator), hoist=expressions, first=(lo, hi)
                     )
 
-            self.parallel(self.extent(self.host.fn, groups[0]) if groups else 1, each, flat)
+            count = self.extent(self.host.fn, groups[0]) if groups else 1
+            if past:
+                self.by_lines(count, each, flat)
+            else:
+                self.parallel(count, each, flat)
             return
         prefix = min(self.flat_prefix(groups), len(groups) - 1)
         outer, rest = groups[:prefix], groups[prefix:]
@@ -91,6 +101,40 @@ class Maps(Nests):
 
         evaluator.fetch = fetch
         return evaluator
+
+    # -- what no cache holds -----------------------------------------------------------------------------------------
+
+    def is_far(self) -> bool:
+        """Tell whether all that the kernel writes is new memory, in whole lines, and more than the caches hold."""
+        if register_bytes() < 32:
+            return False
+        loads = [e for r in self.kernel.roots for e in walk(r.expression) if e.kind == "load"]
+        read = [e.value for e in loads if e.value is not None]
+        return all(
+            r.value in self.stores
+            and r.value.shape == self.kernel.space
+            and r.value.dtype.itemsize >= 4
+            and _is_large(r.value)
+            and self.host.is_new(r.value, read)
+            for r in self.kernel.roots
+        )
+
+    def by_lines(
+        self, count: Operand, each: float, body: Callable[[Function, Operand, Operand], None]
+    ) -> None:
+        """Run a loop in which stores go past the caches: lines that are written whole need not be read first.
+
+        Shares of threads start with a line. What they have written has arrived when they end.
+        """
+
+        def share(fn: Function, low: Operand, high: Operand) -> None:
+            self.past = f", !nontemporal {self.module.metadata('!{i32 1}')}"
+            body(fn, fn.mul(low, _LINES), fn.minimum(fn.mul(high, _LINES), count))
+            self.past = ""
+            self.module.declare("llvm.x86.sse.sfence", "void", [])
+            fn.call("void", "llvm.x86.sse.sfence")
+
+        self.parallel(ceil_div(self.host.fn, count, _LINES), each * _LINES, share)
 
     # -- copies and tiles --------------------------------------------------------------------------------------------
 
@@ -261,3 +305,8 @@ class Maps(Nests):
         values = {*loads, *self.stores} - {None}
         size = sum(value.dtype.itemsize for value in values if value is not None)
         return max(64, _BLOCK_BYTES // size // 64 * 64)
+
+
+def _is_large(value: ir.Value) -> bool:
+    size = nbytes(value.shape, value.dtype.itemsize)
+    return isinstance(size, int) and size >= _FAR

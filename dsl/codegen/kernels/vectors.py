@@ -62,6 +62,7 @@ class WideLoops:
     """Loops whose bodies were recorded, and are written out by vectors."""
 
     inner: frozenset[int] = frozenset()  # axes that are swept
+    past = ""  # what is said of stores that go past the caches
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -88,7 +89,8 @@ class WideLoops:
         low, high = ends
         one = register_bytes() // loop.body.widest
         extent = fn.sub(high, low)
-        if loop.body.fill is not None and (not isinstance(extent, int) or extent > _STAYING * one):
+        long = not isinstance(extent, int) or extent > _STAYING * one
+        if loop.body.fill is not None and long and not self.past:
             self.fill(fn, loop, low, extent)
             return
         if fits_registers(extent, one) and loop.body.work <= _STEP and not loop.body.calls:
@@ -120,7 +122,7 @@ class WideLoops:
         stop = fn.as_value(high, "i64").text if masked else ""
         # With AVX-512 one instruction shifts elements between registers.
         start = fn.as_value(low, "i64").text if not masked and register_bytes() == 64 else ""
-        wide = self.widened(fn, loop, lanes, stop, start)
+        wide = self.widened(fn, loop, lanes, stop, start, "" if masked else self.past)
         known = isinstance(low, int) and isinstance(high, int)
         with contextlib.nullcontext() if known else fn.if_(fn.compare("slt", low, high)):
             fn.replay(wide.before)
@@ -150,10 +152,10 @@ class WideLoops:
 
     @staticmethod
     def widened(
-        fn: Function, loop: Recorded, lanes: int, stop: str = "", start: str = ""
+        fn: Function, loop: Recorded, lanes: int, stop: str = "", start: str = "", past: str = ""
     ) -> widen.Widened:
         """Return a body for so many lanes; what it calls is declared, and its sums have memory."""
-        wide = loop.body.widened(lanes, stop, start)
+        wide = loop.body.widened(lanes, stop, start, past)
         for name, (result, args) in wide.calls.items():
             pure = (
                 "" if name.startswith("llvm.") else " willreturn memory(none)"

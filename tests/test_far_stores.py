@@ -1,0 +1,91 @@
+"""Results that no cache holds are written past the caches: the same bits, whatever their dtype, and however many threads write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsl
+from dsl.codegen.kernels import maps
+from dsl.codegen.vector_unit import register_bytes
+
+pytestmark = pytest.mark.skipif(register_bytes() < 32, reason="needs instructions of AVX")
+
+
+def add(x, y):
+    return x + y
+
+
+def two(x, y):
+    return x + y, np.exp(x) * y
+
+
+def mixed(x, y):
+    return (x > y) * 1.5, (x + y).astype(np.int32)
+
+
+def same(x, y):
+    x += y
+    return x * 2
+
+
+def ones(x, y):
+    return np.ones(x.shape, x.dtype)
+
+
+def is_past(f: Any, *args: Any) -> bool:
+    return "!nontemporal" in f.ir(*args, stage="llvm")
+
+
+def test_large_results_are_written_past_the_caches() -> None:
+    x, y = np.random.default_rng(0).random((2, 1 << 23), dtype=np.float32)
+    f = dsl.jit(two)
+    assert is_past(f, x, y)
+    for threads in (1, 2, 3):
+        with dsl.num_threads(threads):
+            first, second = f(x, y)
+        np.testing.assert_array_equal(first, x + y)
+        np.testing.assert_allclose(second, np.exp(x) * y, rtol=1e-6)
+    assert not is_past(dsl.jit(two), x[:1000], y[:1000])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("program", [add, two, mixed, same, ones])
+@pytest.mark.parametrize("shape", [(100_003,), (317, 411), (64, 1024)])
+def test_all_dtypes_and_sizes(
+    program: Any, dtype: Any, shape: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "_FAR", 1 << 16)
+    x, y = (10 * np.random.default_rng(1).random((2, *shape))).astype(dtype)
+    f = dsl.jit(program)
+    mine, theirs = x.copy(), x.copy()
+    got, want = f(mine, y), program(theirs, y)
+    for a, b in zip(
+        got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,)
+    ):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    np.testing.assert_array_equal(mine, theirs)
+    assert is_past(f, mine, y) or program is same or (program is two and dtype is np.int64)
+
+
+def test_what_is_updated_in_place_or_carried_by_a_loop_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(maps, "_FAR", 1 << 16)
+
+    def in_place(x):
+        x += 1
+
+    def carried(x, n):
+        for _ in range(n):
+            x = np.tanh(x) + 1
+        return x
+
+    x = np.random.default_rng(1).random(100_001)[1:]  # of a caller, and not at the start of a line
+    assert not is_past(dsl.jit(in_place), x)
+    f = dsl.jit(carried)
+    assert not is_past(f, x, 3)
+    np.testing.assert_allclose(f(x, 3), carried(x, 3))
