@@ -26,6 +26,10 @@ def mixed(x, y):
     return (x > y) * 1.5, (x + y).astype(np.int32)
 
 
+def row_by_row(x, y):
+    return x * y[..., :1] + y[..., -1:]
+
+
 def same(x, y):
     x += y
     return x * 2
@@ -52,7 +56,7 @@ def test_large_results_are_written_past_the_caches() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
-@pytest.mark.parametrize("program", [add, two, mixed, same, ones])
+@pytest.mark.parametrize("program", [add, two, mixed, row_by_row, same, ones])
 @pytest.mark.parametrize("shape", [(100_003,), (317, 411), (64, 1024)])
 def test_all_dtypes_and_sizes(
     program: Any, dtype: Any, shape: Any, monkeypatch: pytest.MonkeyPatch
@@ -68,7 +72,10 @@ def test_all_dtypes_and_sizes(
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-6)
     np.testing.assert_array_equal(mine, theirs)
-    assert is_past(f, mine, y) or program is same or (program is two and dtype is np.int64)
+    others = program is same or (program is two and dtype is np.int64)
+    cut = len(shape) > 1 and shape[-1] % 64 > 0  # rows do not start with a line
+    others |= program is row_by_row and (cut or dtype is np.int64)
+    assert is_past(f, mine, y) is not others
 
 
 def test_what_is_updated_in_place_or_carried_by_a_loop_is_not(

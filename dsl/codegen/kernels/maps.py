@@ -29,6 +29,9 @@ _MOVING = 64  # points of a block that is done when none of them moves
 _BLOCK_BYTES = 32 * 1024  # of such a block; results that take their operand's place count twice
 
 
+Share = Callable[[Function, Operand, Operand], None]
+
+
 class Maps(Nests):
     """Every point is computed and stored by itself."""
 
@@ -44,8 +47,8 @@ class Maps(Nests):
         if tile is not None:
             self.tiled_maps(groups, tile, store, each)
             return
-        past = len(groups) == 1 and self.is_far()
-        copies = self.copies_rows(groups) and not past
+        past = bool(groups) and self.is_far()
+        copies = self.copies_rows(groups) and not (past and len(groups) == 1)
         if len(groups) <= 1:
 
             def flat(fn: Function, lo: Operand, hi: Operand) -> None:
@@ -81,7 +84,10 @@ class Maps(Nests):
                     self.nest(evaluator, rest, store(evaluator), hoist=expressions)
 
         count = self.extent(self.host.fn, [k for g in outer for k in g])
-        self.parallel(count, each * self.elements_of(rest), nested)
+        row = self.extent(self.host.fn, groups[-1])
+        lined = past and isinstance(row, int) and row % _LINES == 0
+        body = self.past_caches(nested) if lined else nested
+        self.parallel(count, each * self.elements_of(rest), body)
 
     def store_point(self, evaluator: Evaluator) -> None:
         """Compute and store the roots at one point: all loads before all stores, they may share memory."""
@@ -119,22 +125,29 @@ class Maps(Nests):
             for r in self.kernel.roots
         )
 
-    def by_lines(
-        self, count: Operand, each: float, body: Callable[[Function, Operand, Operand], None]
-    ) -> None:
-        """Run a loop in which stores go past the caches: lines that are written whole need not be read first.
+    def past_caches(self, body: Share) -> Share:
+        """Let the stores of a share of the work go past the caches: lines that are written whole need not be read first.
 
-        Shares of threads start with a line. What they have written has arrived when they end.
+        What a thread has written has arrived when its share is done.
         """
 
         def share(fn: Function, low: Operand, high: Operand) -> None:
             self.past = f", !nontemporal {self.module.metadata('!{i32 1}')}"
-            body(fn, fn.mul(low, _LINES), fn.minimum(fn.mul(high, _LINES), count))
+            body(fn, low, high)
             self.past = ""
             self.module.declare("llvm.x86.sse.sfence", "void", [])
             fn.call("void", "llvm.x86.sse.sfence")
 
-        self.parallel(ceil_div(self.host.fn, count, _LINES), each * _LINES, share)
+        return share
+
+    def by_lines(self, count: Operand, each: float, body: Share) -> None:
+        """Run a loop past the caches; shares of threads start with a line."""
+
+        def share(fn: Function, low: Operand, high: Operand) -> None:
+            body(fn, fn.mul(low, _LINES), fn.minimum(fn.mul(high, _LINES), count))
+
+        lines = ceil_div(self.host.fn, count, _LINES)
+        self.parallel(lines, each * _LINES, self.past_caches(share))
 
     # -- copies and tiles --------------------------------------------------------------------------------------------
 
