@@ -9,7 +9,7 @@ import pytest
 
 import dsl
 from dsl.codegen.kernels import maps
-from dsl.codegen.vector_unit import register_bytes
+from dsl.codegen.vector_unit import last_cache_bytes, register_bytes
 
 pytestmark = pytest.mark.skipif(register_bytes() < 32, reason="needs instructions of AVX")
 
@@ -44,7 +44,8 @@ def is_past(f: Any, *args: Any) -> bool:
 
 
 def test_large_results_are_written_past_the_caches() -> None:
-    x, y = np.random.default_rng(0).random((2, 1 << 23), dtype=np.float32)
+    size = max(1 << 25, last_cache_bytes()) // 4
+    x, y = np.random.default_rng(0).random((2, size), dtype=np.float32)
     f = dsl.jit(two)
     assert is_past(f, x, y)
     for threads in (1, 2, 3):
@@ -62,6 +63,7 @@ def test_all_dtypes_and_sizes(
     program: Any, dtype: Any, shape: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maps, "_FAR", 1 << 16)
+    monkeypatch.setattr(maps, "last_cache_bytes", lambda: 0)
     x, y = (10 * np.random.default_rng(1).random((2, *shape))).astype(dtype)
     f = dsl.jit(program)
     mine, theirs = x.copy(), x.copy()
@@ -82,6 +84,7 @@ def test_what_is_updated_in_place_or_carried_by_a_loop_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(maps, "_FAR", 1 << 16)
+    monkeypatch.setattr(maps, "last_cache_bytes", lambda: 0)
 
     def in_place(x):
         x += 1

@@ -1,11 +1,12 @@
-"""What this CPU's vector registers are, as NumPy knows without loading LLVM."""
+"""What this CPU's vector registers and caches are, as NumPy and the system know without loading LLVM."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import os
 
-__all__ = ["register_bytes", "vector_unit"]
+__all__ = ["last_cache_bytes", "register_bytes", "vector_unit"]
 
 
 @functools.cache
@@ -22,6 +23,15 @@ def register_bytes() -> int:
     """Return the size of the vector registers for which LLVM vectorises loops."""
     features = _features()
     return 64 if features.get("AVX512F") else 32 if features.get("AVX") else 16
+
+
+@functools.cache
+def last_cache_bytes() -> int:
+    """Return the size of the largest cache, 0 if the system does not tell."""
+    try:
+        return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return 0
 
 
 def _features() -> dict[str, bool]:

@@ -16,12 +16,12 @@ from dsl.codegen.expressions import Expression
 from dsl.codegen.kernels.nests import Nests
 from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.memory import nbytes
-from dsl.codegen.vector_unit import register_bytes
+from dsl.codegen.vector_unit import last_cache_bytes, register_bytes
 from dsl.ir import graph as ir
 
 __all__ = ["Maps"]
 
-_FAR = 1 << 25  # bytes of an array that the last cache does not hold, or not for long
+_FAR = 1 << 25  # bytes of an array that no cache holds, or not for long
 _LINES = 64  # elements that fill lines of the caches, whatever their size
 _BLOCK = 32  # side of a tile when a transposed array is read
 _TRIPS = 64  # of a loop, made on one block of points before the next
@@ -322,4 +322,4 @@ class Maps(Nests):
 
 def _is_large(value: ir.Value) -> bool:
     size = nbytes(value.shape, value.dtype.itemsize)
-    return isinstance(size, int) and size >= _FAR
+    return isinstance(size, int) and size >= max(_FAR, last_cache_bytes())
