@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
+from pathlib import Path
 
 __all__ = ["last_cache_bytes", "register_bytes", "vector_unit"]
 
@@ -29,8 +29,9 @@ def register_bytes() -> int:
 def last_cache_bytes() -> int:
     """Return the size of the largest cache, 0 if the system does not tell."""
     try:
-        return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
-    except (AttributeError, ValueError, OSError):
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text().strip()
+        return int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
+    except (OSError, ValueError):
         return 0
 
 
