@@ -1,6 +1,6 @@
 """The pipeline, top to bottom: trace a function, improve its graph, run it; and the object that `dsl.jit` returns.
 
-    traced -> canonicalize, fold, simplify, cse, licm, dce -> optimized -> lower_control -> lowered
+    traced -> canonicalize, fold, choose, simplify, cse, licm, dce -> optimized -> lower_control -> lowered
 
 `optimized` is the structured form, which runs. `lowered` is its flat spelling in Switch, Merge, Enter, Exit and
 NextIteration, made when somebody asks. After each pass the graph is verified (as `DSL_VERIFY` says), timed and, if it
@@ -53,6 +53,7 @@ from dsl.logs import log
 from dsl.lowered import STAGES, Lowered
 from dsl.native import Direct, count_hits, make_executable
 from dsl.passes.canonicalize import canonicalize
+from dsl.passes.choose import choose
 from dsl.passes.cse import cse
 from dsl.passes.dce import dce
 from dsl.passes.fold import fold
@@ -69,13 +70,15 @@ Pass = Callable[[Graph], Graph]
 _MOST_BUILTINS = 32  # tried in turn, newest first: to decline takes 0.01 to 0.1 µs, the long way 30
 _MISTAKES = (IndexTypeError, NumberError, ShapeError)  # of the plain function as well
 
-# What autodiff left is spelled out first. Folding makes constants of what tracing computed about shapes; simplify feeds cse;
+# What autodiff left is spelled out first. Folding makes constants of what tracing computed about shapes, by which masks and arrays
+# are seen to have one shape; simplify feeds cse;
 # licm wants cse's sharing and may put in front of a loop what is there already, which cse then merges; dce removes what
 # the others left behind.
 PASSES: tuple[Pass, ...] = (
     spell_out,
     canonicalize,
     fold,
+    choose,
     simplify,
     cse,
     licm,

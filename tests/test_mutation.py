@@ -1260,3 +1260,83 @@ def test_slices_of_one_element_take_arrays_of_one_element() -> None:
         return x
 
     check_as_plain(fill, line())
+
+
+# -- through masks -----------------------------------------------------------------------------------------------------
+
+
+def escape(c, n):
+    z, counts = np.zeros_like(c), np.zeros(c.shape, np.int32)
+    for _ in range(n):
+        m = z.real**2 + z.imag**2 < 4
+        z[m] = z[m] ** 2 + c[m]
+        counts[m] += 1
+    return z, counts
+
+
+def logarithms(x, y):
+    m = x > 0
+    out = np.full_like(x, -1.0)
+    out[m] = np.log(x[m]) * y[m] + 2
+    y[m] -= x[m]
+    return out, y
+
+
+def kept_values(x, y):
+    m = x > y
+    taken = x[m]
+    x[m] = taken * 2
+    return taken, x
+
+
+def integers(x, y):
+    m = x != 0
+    z = x.astype(np.int64)
+    z[m] = z[m] // (z[m] - 3)
+    z[m] += z[m] > 2
+    return z
+
+
+def other_values(x, y):
+    m = x > 0
+    x[m] = np.arange(m.sum()) * 1.0
+    x[x < y] = y[y > x]
+    return x
+
+
+@pytest.mark.parametrize("program", [logarithms, kept_values, integers, other_values])
+def test_updates_through_masks(program: Any) -> None:
+    rng = np.random.default_rng(5)
+    for shape in ((7,), (40, 30), (2, 3, 4), (0,), (1,)):
+        x, y = rng.integers(-3, 4, shape) * 1.5, rng.standard_normal(shape)
+        mine, theirs = (x.copy(), y.copy()), (x.copy(), y.copy())
+        with np.errstate(all="ignore"):
+            got, want = dsl.jit(program)(*mine), program(*theirs)
+        for a, b in zip(
+            got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,)
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-14)
+        for a, b in zip(mine, theirs):
+            np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+def test_updates_through_masks_in_loops_are_choices() -> None:
+    c = np.linspace(-2, 1, 60) + 1j * np.linspace(-1.5, 1.5, 40)[:, None]
+    f = dsl.jit(escape)
+    z, counts = f(c, 30)
+    want = escape(c, 30)
+    np.testing.assert_allclose(z, want[0], rtol=1e-6)
+    np.testing.assert_array_equal(counts, want[1])
+    assert "nonzero" not in f.ir(c, 30)
+
+
+def test_derivatives_of_updates_through_masks() -> None:
+    def masked(x):
+        out = x * 3
+        m = x > 0.5
+        out[m] = np.log(x[m]) * x[m] + out[m]
+        return (out**2).sum()
+
+    x = np.random.default_rng(2).uniform(-1, 2, 30)
+    dsl.check_grads(masked, (x,), order=2)
+    assert "nonzero" not in dsl.jit(dsl.grad(masked)).ir(x)

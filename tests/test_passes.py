@@ -28,6 +28,7 @@ from dsl.ir.token_machine import run_tokens
 from dsl.ir.types import BOOL, BY_NAME, DTYPES, TensorType, dtype_name, is_inexact
 from dsl.ir.verify import verify
 from dsl.passes.canonicalize import canonicalize
+from dsl.passes.choose import choose
 from dsl.passes.cse import cse
 from dsl.passes.dce import dce
 from dsl.passes.fold import fold
@@ -277,7 +278,7 @@ def test_rule_titles_are_unique() -> None:
 # -- golden IR ---------------------------------------------------------------------------------------------------------
 
 PASSES: dict[str, Callable[[Graph], Graph]] = {
-    f.__name__: f for f in (canonicalize, fold, simplify, cse, licm, dce)
+    f.__name__: f for f in (canonicalize, fold, choose, simplify, cse, licm, dce)
 }
 GOLDEN = sorted((Path(__file__).parent / "ir").glob("*.ir"))
 RULER = "# ----\n"

@@ -39,6 +39,9 @@ def _scatter_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value | None]:
     taken = a.gather(g, *indices, axes=axes)
     if mode == "add":
         return [g, taken, *rest]
+    if mode == "update" and _are_distinct(indices):
+        zeros = a.spread(0, v.tensor.with_dtype(g.dtype))
+        return [a.scatter(g, zeros, *indices, axes=axes, mode="update"), taken, *rest]
     if mode == "update":
         wrote, untouched = _order(a, v, indices, x.tensor, axes)
         return [a.where(untouched, g, zero), a.where(wrote, taken, zero), *rest]
@@ -46,6 +49,12 @@ def _scatter_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value | None]:
         return [a.multiply(g, _all(a, node)), a.multiply(taken, _others(a, node)), *rest]
     share, kept = _extremum(a, node)
     return [a.multiply(g, kept), a.multiply(taken, share), *rest]
+
+
+def _are_distinct(indices: Sequence[Value]) -> bool:
+    """Tell whether index arrays surely name each place once: those where a mask is true."""
+    found = indices[0].node if indices else None
+    return found is not None and found.op.name == "nonzero" and found.outputs == tuple(indices)
 
 
 def _all(a: A, node: Node) -> Value:
