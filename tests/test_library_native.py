@@ -565,3 +565,30 @@ def test_special_functions(name: str, dtype: str) -> None:
         with np.errstate(all="ignore"):
             expected = np.asarray(OPS[name].numpy(x))
             np.testing.assert_array_equal(y.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint64", "int64"])
+def test_order_of_many_integers_that_are_near_each_other(dtype: str) -> None:
+    rng = np.random.default_rng(7)
+    order = dsl.jit(lambda x: np.argsort(x, kind="stable"))
+    groups = dsl.jit(
+        lambda x: np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    )
+    info = np.iinfo(dtype)
+    for low, high in (
+        (0, 100),
+        (info.min, info.min + 100),
+        (info.max - 4095, info.max),
+        (0, 4096),
+        (0, 4097),
+    ):
+        if not info.min <= low <= high <= info.max:
+            continue
+        for n in (4095, 4096, 9001):
+            x = rng.integers(low, high, n, dtype=dtype, endpoint=True)
+            np.testing.assert_array_equal(order(x), np.argsort(x, kind="stable"))
+            want = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+            for a, b in zip(groups(x), want, strict=True):
+                np.testing.assert_array_equal(a, b)
+    table = rng.integers(0, 9, (3, 5000)).astype(dtype)
+    np.testing.assert_array_equal(order(table), np.argsort(table, kind="stable"))

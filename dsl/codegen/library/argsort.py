@@ -4,7 +4,7 @@ Indices are sorted as values too: a word has a key (less the smallest) in its up
 ones, so words are all different, in order of key, then index: the sort is stable. A key of 64 bits may be cut short by
 the index. Then runs of words with the same upper bits are put right afterwards: short runs by insertion, long ones,
 which are rare unless they are in order already, by NumPy's stable argsort.
-Long rows of bytes are counted instead.
+Long rows of bytes, and of integers that are near each other, are counted instead.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = ["LOWERINGS", "emit_argsort"]
 
 _GRAIN = 1 << 12
 _COUNTED = 96  # rows of bytes from here on are counted
+_SPAN = 4096  # integers that are no farther apart are counted, of rows that are no shorter
 _SHORT = 24  # runs up to this long are sorted by insertion
 U64 = BY_NAME["u64"]
 NULL, FALSE, TRUE = Value("null", "ptr"), Value("false", "i1"), Value("true", "i1")
@@ -91,27 +92,29 @@ def _argsort_row(module: Module, dtype: np.dtype) -> str:
     else:
         if dtype.itemsize == 1:
             with f.if_(f.compare("sge", n, _COUNTED)):
-                _count_and_place(f, dtype, x, y, n)
+                _count_and_place(f, dtype, x, y, n, f.as_value(-128, "i64"), 256)
                 f.ret()
         _sort_words(f, dtype, x, y, n, space)
     f.ret()
     return f.name
 
 
-def _count_and_place(f: Function, dtype: np.dtype, x: Value, y: Value, n: Value) -> None:
-    """Count the elements of each of 256 values, which tells where the first of them goes."""
-    places = f.alloca(256 * 8)
-    f.call("void", "llvm.memset.p0.i64", places, Value("0", "i8"), Value("2048", "i64"), FALSE)
+def _count_and_place(
+    f: Function, dtype: np.dtype, x: Value, y: Value, n: Value, low: Value, span: int
+) -> None:
+    """Count the elements of each of some values, which tells where the first of them goes."""
+    places, size = f.alloca(span * 8), Value(str(span * 8), "i64")
+    f.call("void", "llvm.memset.p0.i64", places, Value("0", "i8"), size, FALSE)
 
     def place_of(i: Value) -> Value:
-        key = f.convert("sext", load_key(f, dtype, f.gep(x, i)), "i64")
-        return f.gep(places, f.add(key, 128), "i64")
+        key = f.convert("sext", load_key(f, dtype, at(f, dtype, x, i)), "i64")
+        return f.gep(places, f.binary("sub", key, low), "i64")
 
     with f.loop(0, n) as i:
         place = place_of(i)
         f.store(f.binary("add", f.load("i64", place), 1), place)
     start = f.variable("i64", 0)
-    with f.loop(0, 256) as k:
+    with f.loop(0, span) as k:
         place, first = f.gep(places, k, "i64"), start.get()
         start.set(f.binary("add", first, f.load("i64", place)))
         f.store(first, place)
@@ -124,6 +127,11 @@ def _count_and_place(f: Function, dtype: np.dtype, x: Value, y: Value, n: Value)
 
 def _sort_words(f: Function, dtype: np.dtype, x: Value, y: Value, n: Value, space: Value) -> None:
     low, span = _range(f, dtype, x, n)
+    if dtype.kind in "iu":
+        near = f.both(f.compare("ult", span, _SPAN), f.compare("sge", n, _SPAN))
+        with f.if_(near):
+            _count_and_place(f, dtype, x, y, n, low, _SPAN)
+            f.ret()
     index_bits = _bit_length(f, f.binary("sub", n, 1))
     room = f.binary("sub", 64, index_bits)
     cut = f.as_value(f.maximum(f.binary("sub", _bit_length(f, span), room), 0), "i64")
