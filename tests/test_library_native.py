@@ -25,6 +25,7 @@ from test_op_sweep import (
     tolerance_of,
 )
 
+import dsl
 from dsl.codegen import library
 from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.cpu import jit, pool, runtime
