@@ -264,6 +264,34 @@ def test_bands_without_rows_of_a_fill_write_nothing() -> None:
                 compare(f, line, arrays(1, (n,)), steps)
 
 
+def test_edges_of_one_axis() -> None:
+    """Bands far from an edge have no element of it, and write none."""
+
+    def driven(u: Any, steps: int) -> Any:
+        before, now, after = u.copy(), 0.9 * u, np.zeros_like(u)
+        for t in range(steps):
+            after[1:-1] = 2 * now[1:-1] - before[1:-1] + 0.2 * (now[2:] - 2 * now[1:-1] + now[:-2])
+            after[0] = 0.1 * t
+            after[-1] = after[-2]
+            before, now, after = now, after, before
+        return before, now, after
+
+    def limited(u: Any, steps: int) -> Any:
+        u = u.copy()
+        for _ in range(steps):
+            slope = np.zeros_like(u)
+            slope[2:-2] = (u[3:-1] - u[2:-2]) * (u[2:-2] - u[1:-3])
+            u[1:] -= 0.1 * (slope[1:] - slope[:-1])
+        return u
+
+    for program in (driven, limited):
+        f = dsl.jit(program)
+        for n in (1000, 5000, 100_000, 5):
+            for steps in (1, 30):
+                compare(f, program, arrays(1, (n,)), steps)
+        assert is_banded(f, *arrays(1, (1000,)), 10)
+
+
 def test_what_is_used_in_one_trip_only_and_loops_in_loops() -> None:
     for program in (coupled, rounds):
         f = dsl.jit(program)

@@ -620,6 +620,7 @@ class _Shares:
             with fn.if_(inside):
                 emitter.some_rows(fn, None)
             return
+        # A band that has none of the rows is empty, not less: loops by vectors count down from its end.
         low = fn.maximum(low, 0)
-        high = fn.minimum(high, self.use(fn, self.inner.dim(m.rows)))
-        emitter.some_rows(fn, (low, fn.maximum(low, high)))
+        high = fn.maximum(fn.minimum(high, self.use(fn, self.inner.dim(m.rows))), low)
+        emitter.some_rows(fn, (low, high))

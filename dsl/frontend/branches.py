@@ -229,11 +229,12 @@ def _join_branches(
     values = [_branch_values(branch, k, joined, storages) for k, branch in enumerate(branches)]
     results = _emit_cond(pred, parent, branches, values, joined, storages)
     for storage, value in zip(storages, results[len(joined.results) :], strict=True):
-        storage.set(value)
+        storage.leave(value)
+    exchange = object() if _are_apart(joined) else None
     for traced, value, (a, b, info) in zip(joined.results, results, joined.pairs, strict=False):
         traced.storage = Storage(value, parent)
         if info.kind is Kind.ARRAY:
-            _note_aliases(traced.storage, (a, b), branches, pred, parent)
+            _note_aliases(traced.storage, (a, b), branches, pred, parent, exchange)
     for traced, leaf, outer, flag in aliased:
         traced.storage.outside |= outer.outside
         if flag is None:
@@ -603,9 +604,18 @@ def _join_shape(pair: list[Value], parent: Scope) -> Shape:
     return visible_shape(same, parent)
 
 
+def _are_apart(joined: Joined) -> bool:
+    """Tell whether no branch leaves the same array in two variables that are joined."""
+    for leaves in zip(*((a, b) for a, b, _ in joined.pairs)):
+        arrays = [leaf.storage for leaf in leaves if is_traced_array(leaf)]
+        if len(set(arrays)) < len(arrays):
+            return False
+    return True
+
+
 def _note_aliases(
-    storage: Storage, leaves: tuple[Any, Any], branches: list[Branch], pred: Value, parent: Scope
-) -> None:
+    storage: Storage, leaves: tuple[Any, Any], branches: list[Branch], pred: Value, parent: Scope, exchange: object
+) -> None:  # fmt: skip
     """The joined array is, by the predicate, an array from outside that one branch or the other named."""
     for k, (leaf, branch) in enumerate(zip(leaves, branches, strict=True)):
         if not is_traced_array(leaf):
@@ -614,7 +624,7 @@ def _note_aliases(
             continue  # see `_join_aliases`
         storage.outside |= leaf.storage.outside
         when = pred if k == 0 else parent.emit("logical_not", pred)
-        link_when(storage, leaf.storage, leaf, when, parent)
+        link_when(storage, leaf.storage, leaf, when, parent, exchange)
 
 
 def _note_shares(joined: Joined, parent: Scope) -> None:

@@ -28,6 +28,7 @@ from dsl.frontend.traced import Kind, Traced
 from dsl.frontend.trees import Structure
 from dsl.ir.dims import DimLike, symbols_of
 from dsl.ir.graph import Value
+from dsl.ir.location import Location
 
 __all__ = ["Carried", "Key", "Moves", "Pass", "Plan", "code_of"]
 
@@ -103,6 +104,7 @@ class Carried:
             self.static_trips = count if isinstance(count, int) else None
             self.trips = trip_value(count)
         self.statics: dict[Key, Any] = {}
+        self.reads: dict[Storage, Location | None] = {}  # of what is carried, and where, in a trip
         self.before = state.snapshot()
         self.plan = self.first_plan()
 

@@ -225,12 +225,14 @@ def is_traced_array(leaf: Any) -> bool:
     return isinstance(leaf, Traced) and leaf.kind is Kind.ARRAY
 
 
-def link_when(storage: Storage, other: Storage, leaf: Traced, when: Value, scope: Scope) -> None:
+def link_when(
+    storage: Storage, other: Storage, leaf: Traced, when: Value, scope: Scope, exchange: object = None
+) -> None:  # fmt: skip
     """Record that an array is another one when `when` is true; it came of `leaf`, which may have been a part of it."""
     if leaf.views or other.value.type != storage.value.type:
         may_alias(storage, other)
     else:
-        link(storage, other, when, scope)
+        link(storage, other, when, scope, exchange)
 
 
 Ways = list[tuple[Storage, list[Alias] | None]]

@@ -1,26 +1,45 @@
 """Which arrays the variables of a loop stand for by turns, and which from before it they may stand for after it.
 
-Arrays that only change places are followed by slots. If it depends on the trip which array a write goes to otherwise, the loop is
-refused. Afterwards each variable is linked with the arrays that it may be, so that writes to one reach the other.
+Arrays that only change places are followed by slots. Others may be passed on and dropped, as long as the variables of the loop are all that
+names them: an array from before the loop that some trips write must not be read under another name, which is refused where it is
+read. Afterwards each variable is linked with the arrays that it may be, so that writes to one reach the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from dsl.errors import AliasError
 from dsl.frontend.accesses import unnoted
 from dsl.frontend.carried import Carried, Key, Moves, Pass
-from dsl.frontend.leaves import is_traced_array, link_when, predicate, ways_out
+from dsl.frontend.leaves import is_traced_array, link_when, predicate, the_trace, ways_out
 from dsl.frontend.scopes import Scope, Storage, here, link, may_alias
 from dsl.frontend.sharing import Sharing, carry, others, share
 from dsl.frontend.state import Snapshot
 from dsl.frontend.traced import Traced
-from dsl.frontend.undo import linked
+from dsl.frontend.undo import linked, same_memory
 from dsl.ir.graph import Value
+from dsl.ir.location import Location
 from dsl.ir.types import I64
 
-__all__ = ["find_moves", "never_runs", "note_aliases", "note_shares", "refuse_parting", "unswap"]
+__all__ = [
+    "find_moves",
+    "never_runs",
+    "note_aliases",
+    "note_shares",
+    "part",
+    "parted",
+    "refuse_parting",
+    "unswap",
+    "watched",
+]
+
+_REMEDY = (
+    "copy the array before the loop, or assign its elements (`x[...] = y`) instead of rebinding it"
+)
 
 
 def find_moves(loop: Carried, run: Pass, after: Snapshot) -> Moves | None:
@@ -44,30 +63,125 @@ def find_moves(loop: Carried, run: Pass, after: Snapshot) -> Moves | None:
 def refuse_parting(
     loop: Carried, run: Pass, after: Snapshot, contents: dict[Storage, Value], moves: Moves | None
 ) -> None:
-    """Refuse loops in which it depends on the trip which array a write goes to."""
-    arrays = run.arrays()
-    written = any(leaf.storage.written for leaf in arrays.values())
-    own = {leaf.storage for leaf in arrays.values()}
-    for key, leaf in arrays.items():
-        end, start = (
-            after.leaves[key[0]][key[1]],
-            loop.before.leaves[key[0]][key[1]] if key[0] not in loop.plan.structures else None,
+    """Refuse loops in which it depends on the trip which array a write goes to, if something else stands for that array.
+
+    Where each variable has an array of its own when a trip ends, it is enough to know what is in them. The arrays from before the
+    loop that some trips write must not be read under other names: see `watched` and `part`.
+    """
+    ends, written = _ends(run, after), _written(run, after)
+    starts = {key: start for key in run.arrays() if (start := loop.leaf_before(key)) is not None}
+    for key in run.arrays():
+        twins = _twins(ends, key)
+        both = _twins(starts, key)
+        outer = key in ends and _is_outer(ends[key], run.scope)
+        parts = (twins and written & {key, *twins}) or (
+            key in written and (outer or _is_outside(loop, key))
         )
-        foreign = isinstance(end, Traced) and (
-            end.storage in own
-            or not run.scope.encloses(end.storage.scope)
-            or bool(linked(end.storage) & (own - {leaf.storage}))
-        )
-        outside = isinstance(start, Traced) and start.storage.outside
-        shared = isinstance(start, Traced) and _is_changed(contents.get(start.storage))
-        parts = (written and foreign) or (leaf.storage.written and outside)
-        if shared or (parts and not (moves and key in moves)):
+        same = (both and written & {key, *both}) or _is_shared(loop, run, ends, key, contents)
+        if same or (parts and not (moves and key in moves)):
             raise AliasError(
                 f"the variable `{loop.state.names[key[0]]}` is rebound in this loop and its array is also written in "
                 "place, so that which array is written depends on the trip",
                 location=here(),
-                remedy="copy the array before the loop, or assign its elements (`x[...] = y`) instead of rebinding it",
+                remedy=_REMEDY,
             )
+    for storage, name in _firsts(loop, written).items():
+        if storage in loop.reads:
+            _refuse_reading(name, loop.reads[storage])
+
+
+def _ends(run: Pass, after: Snapshot) -> dict[Key, Traced]:
+    """Return the arrays that variables have after a trip."""
+    found = {key: after.leaves[key[0]][key[1]] for key in run.arrays()}
+    return {key: end for key, end in found.items() if is_traced_array(end)}
+
+
+def _written(run: Pass, after: Snapshot) -> set[Key]:
+    """Return the variables whose arrays, as a trip finds them, are written in this or a later trip, under this or another name."""
+    found = {key for key, leaf in run.arrays().items() if leaf.storage.written}
+    return found.union(*(_passed_on(run, after, key) for key in found))
+
+
+def _is_shared(
+    loop: Carried, run: Pass, ends: dict[Key, Traced], key: Key, contents: dict[Storage, Value]
+) -> bool:
+    """Tell whether the loop writes what a variable had before it under another name, and the variable is read, written or passed on."""
+    start, own = loop.leaf_before(key), run.leaves[key].storage
+    if start is None or not _is_changed(contents.get(start.storage)):
+        return False
+    return own in loop.reads or own.written or any(end.storage is own for end in ends.values())
+
+
+def _is_outside(loop: Carried, key: Key) -> bool:
+    start = loop.leaf_before(key)
+    return start is not None and start.storage.outside
+
+
+def _is_outer(end: Traced, scope: Scope) -> bool:
+    """Tell whether an array may be one from before the loop."""
+    return not scope.encloses(end.storage.scope) or bool(ways_out(end, scope))
+
+
+def _twins(arrays: dict[Key, Traced], key: Key) -> list[Key]:
+    """Return the other variables that may have the same array as one, of those that variables have at some point."""
+    if key not in arrays:
+        return []
+    near = {arrays[key].storage, *same_memory(arrays[key].storage)}
+    return [other for other, end in arrays.items() if other != key and end.storage in near]
+
+
+def parted(loop: Carried, run: Pass, after: Snapshot) -> dict[Storage, str]:
+    """Return the arrays from before the loop that some trips write, but not all, and the variables that had them."""
+    moves = find_moves(loop, run, after) or {}
+    return _firsts(loop, (key for key in _written(run, after) if key not in moves))
+
+
+def _firsts(loop: Carried, keys: Iterable[Key]) -> dict[Storage, str]:
+    """Return the arrays that variables had before the loop, and their names."""
+    starts = {key: loop.leaf_before(key) for key in sorted(keys)}
+    names = loop.state.names
+    return {start.storage: names[key[0]] for key, start in starts.items() if start is not None}
+
+
+@contextmanager
+def watched(loop: Carried, storages: Iterable[Storage]) -> Iterator[None]:
+    """Note where arrays are read: those that a loop finds in its variables, under whichever names."""
+    before = {storage: storage.reader for storage in storages}
+    for storage, reader in before.items():
+        storage.reader = partial(_note_read, loop, storage, reader)
+    try:
+        yield
+    finally:
+        for storage, reader in before.items():
+            storage.reader = reader
+
+
+def _note_read(loop: Carried, storage: Storage, reader: Callable[[], None] | None) -> None:
+    loop.reads.setdefault(storage, here())
+    if reader is not None:
+        reader()
+
+
+def part(storages: Mapping[Storage, str]) -> None:
+    """Note that a loop has written arrays from before it, and refuse to read them from here on."""
+    for storage, name in storages.items():
+        storage.written = True
+        if storage.stale is None:
+            storage.stale = partial(_refuse_later, name)
+            the_trace().outdated.append(storage)
+
+
+def _refuse_later(name: str) -> None:
+    _refuse_reading(name, here())
+
+
+def _refuse_reading(name: str, where: Location | None) -> None:
+    raise AliasError(
+        f"this reads the array that the variable `{name}` had before a loop, under another name; the loop rebinds the variable and also "
+        "writes to its array in place, so that which array is written depends on the trip",
+        location=where,
+        remedy=_REMEDY,
+    )
 
 
 def never_runs(loop: Carried, parent: Scope) -> Value | None:
@@ -157,6 +271,7 @@ def unswap(
                 [parent.emit("equal", slot, parent.constant(j, I64)) for slot in slots.values()],
             )
         )
+    exchange = object() if len({storage for storage, _ in places}) == len(places) else None
     for storage, held in places:
         value = storage.contents()
         for name, here_now in zip(slots, held, strict=True):
@@ -164,7 +279,7 @@ def unswap(
         storage.set(value)
     for storage, held in places:
         for name, here_now in zip(slots, held, strict=True):
-            link(leaves[name].storage, storage, here_now, parent)
+            link(leaves[name].storage, storage, here_now, parent, exchange)
 
 
 def _is_seen(leaf: Traced) -> bool:

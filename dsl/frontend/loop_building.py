@@ -22,6 +22,8 @@ from dsl.frontend.loop_aliases import (
     never_runs,
     note_aliases,
     note_shares,
+    part,
+    parted,
     refuse_parting,
     unswap,
 )
@@ -155,9 +157,10 @@ def _finish(
             if key[0] == cell and not certain:
                 traced.storage.defined = (flag, parent, name)
     for storage in loop.plan.storages:
-        storage.set(next(values))
+        storage.leave(next(values))
     note_aliases(loop, run, after, leaves, moves, never, parent)
     note_shares(loop, run, after, leaves, parent)
+    part(parted(loop, run, after))
     if moves:
         unswap(loop, dict(zip(moves, values, strict=True)), leaves, parent)
     cells = range(len(loop.before.objects))

@@ -6,6 +6,7 @@ then the state is put back and the next attempt begins. If tracing fails, the st
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from dsl.config import config
@@ -14,6 +15,7 @@ from dsl.frontend.carried import Carried, Key, Pass
 from dsl.frontend.choices import holds_any, named_items, note_held, with_other_names
 from dsl.frontend.holders import put_back_containers
 from dsl.frontend.leaves import Block, BranchRaise, count_leaves, predicate, the_trace
+from dsl.frontend.loop_aliases import watched
 from dsl.frontend.loop_building import build
 from dsl.frontend.loops import Items, lists_in, refuse_growing
 from dsl.frontend.objects import as_trees
@@ -74,13 +76,15 @@ class Loop(Carried):
         self, trace: Trace
     ) -> tuple[Pass | None, Value | None, Pass, Snapshot, dict[Storage, Value]] | None:
         held, outdated = set(trace.held), len(trace.outdated)
+        self.reads.clear()
         test, chosen = self._trace_test(trace) if self.test is not None else (None, None)
         with trace.region("body") as scope:
             try:
                 run = self._enter(scope)
                 if run.trip is not None and self.trips is not None:
                     note_trips(scope, run.trip, self.trips)
-                self._run_body(run)
+                with self._watched(run):
+                    self._run_body(run)
                 self._refuse_growth()
                 after = with_types(self.state.snapshot())
             finally:
@@ -97,12 +101,20 @@ class Loop(Carried):
             self.before = self.state.snapshot()
             self.plan = self.first_plan()
             return None
-        if self._holds_more(run, after, held) or len(trace.outdated) > outdated:
+        new = trace.outdated[outdated:]
+        if self._holds_more(run, after, held) or any(not scope.encloses(s.scope) for s in new):
             return None
         if self._leaves_others(run, after) or widen(self, run, after, contents, replaced, trace):
             discard(scope, *([test.scope] if test else []))
             return None
         return test, chosen, run, after, contents
+
+    def _watched(self, run: Pass) -> AbstractContextManager[None]:
+        """Note what is read of the arrays that a trip finds in variables, and of those that these had before the loop."""
+        starts = [
+            start.storage for key in run.leaves if (start := self.leaf_before(key)) is not None
+        ]
+        return watched(self, {*starts, *(leaf.storage for leaf in run.arrays().values())})
 
     def _holds_more(self, run: Pass, after: Snapshot, held: set[int]) -> bool:
         """Tell whether a trip has put containers into a traced list that the next one finds in variables, or gets in their place."""
@@ -141,7 +153,8 @@ class Loop(Carried):
             try:
                 run = self._enter(scope)
                 began = self.state.snapshot()
-                chosen = self._evaluate_test(run)
+                with self._watched(run):
+                    chosen = self._evaluate_test(run)
                 written = [s for s in scope.replaced if s not in self.plan.storages]
                 changed = bool(scope.attributes) or not self.state.is_as(began)
             finally:

@@ -143,6 +143,7 @@ class Storage:
         "loc",
         "origin",
         "outside",
+        "reader",
         "scope",
         "shares",
         "shown",
@@ -172,6 +173,8 @@ class Storage:
         self.shares: list[Any] = []
         # Refuses to read it, as another that stands for the same arrays was changed.
         self.stale: Callable[[], Any] | None = None
+        # Told when it is read, by a loop in which other names may stand for the same array.
+        self.reader: Callable[[], Any] | None = None
         # Parts that were taken of it as items of a list, each with the scope that took it.
         self.viewers: list[tuple[Any, Scope]] | None = None
         self.defined: tuple[Value, Scope, str] | None = None
@@ -190,6 +193,8 @@ class Storage:
             current_scope().check_defined(self)
         if self.stale is not None:
             self.stale()
+        if self.reader is not None:
+            self.reader()
         return self.contents()
 
     def contents(self) -> Value:
@@ -204,7 +209,11 @@ class Storage:
             _refuse_shared(self, ())
         self._replace(value)
         if self.aliases:
-            self._spread(value, None, [self], _Chains())
+            self._spread(value, None, [self], _Chains(), None)
+
+    def leave(self, value: Value) -> None:
+        """Replace the contents by what a block leaves, which has told its writes to arrays that may be the same memory itself."""
+        self._replace(value)
 
     def _replace(self, value: Value) -> None:
         scope = current_scope()
@@ -215,13 +224,13 @@ class Storage:
         self.written = True
 
     def _spread(
-        self, value: Value, same: Value | None, path: list[Storage], chains: _Chains
-    ) -> None:
+        self, value: Value, same: Value | None, path: list[Storage], chains: _Chains, last: Alias | None
+    ) -> None:  # fmt: skip
         """Write new contents also to arrays that are the same memory when a predicate holds, along chains of such arrays."""
         scope = current_scope()
         for edge in self.aliases:
             other = edge.other_than(self)
-            if any(other is s for s in path) or not edge.scope.encloses(scope):
+            if any(other is s for s in path) or not edge.follows(last, scope):
                 continue
             chains.follow(len(path))
             if other.shares:
@@ -229,7 +238,7 @@ class Storage:
             link_holds = scope.local(edge.when, edge.scope)
             both = link_holds if same is None else scope.emit("logical_and", same, link_holds)
             other._replace(scope.emit("where", both, value, other.contents()))
-            other._spread(value, both, [*path, other], chains)
+            other._spread(value, both, [*path, other], chains, edge)
 
     def put(self, value: Value, scope: Scope) -> None:
         """Set the contents without any bookkeeping."""
@@ -239,7 +248,7 @@ class Storage:
     def _refuse_ambiguous(self) -> None:
         if self._is_ambiguous():
             gc.collect()  # what no variable holds any more may be in a cycle
-        for storage in self._ambiguous_with(_Chains(), ()):
+        for storage in self._ambiguous_with(_Chains(), (), None):
             text = "this write goes to an array that may or may not share memory with another one"
             if self.shown is not None or storage.shown is not None:
                 raise AliasError(
@@ -254,15 +263,17 @@ class Storage:
             )
 
     def _is_ambiguous(self) -> bool:
-        return any(True for _ in self._ambiguous_with(_Chains(), ()))
+        return any(True for _ in self._ambiguous_with(_Chains(), (), None))
 
-    def _ambiguous_with(self, chains: _Chains, seen: tuple[Storage, ...]) -> Iterator[Storage]:
+    def _ambiguous_with(
+        self, chains: _Chains, seen: tuple[Storage, ...], last: Alias | None
+    ) -> Iterator[Storage]:
         """Yield the storages that may be the memory of this one, or of one that is the same memory when a predicate holds."""
         for edge in self.aliases:
             other = edge.other_than(self)
-            if edge.scope.encloses(current_scope()) and not any(other is s for s in seen):
+            if edge.follows(last, current_scope()) and not any(other is s for s in seen):
                 chains.follow(len(seen))
-                yield from other._ambiguous_with(chains, (*seen, self))
+                yield from other._ambiguous_with(chains, (*seen, self), edge)
         for ref in self.ambiguous:
             if (storage := ref()) is not None and not any(storage is s for s in seen):
                 yield storage
@@ -293,20 +304,29 @@ class _Chains:
 
 @dataclass(eq=False)
 class Alias:
-    """Two storages that are the same memory when a predicate holds."""
+    """Two storages that are the same memory when a predicate holds.
+
+    Links of one `exchange` are between arrays, and names that stand for one of them each: no two hold for one array or name.
+    """
 
     one: Storage
     two: Storage
     when: Value
     scope: Scope
+    exchange: object = None
 
     def other_than(self, storage: Storage) -> Storage:
         return self.two if self.one is storage else self.one
 
+    def follows(self, last: Alias | None, scope: Scope) -> bool:
+        """Tell whether a chain of links that hold may go on with this one, after another, as a scope sees it."""
+        both = last is not None and self.exchange is not None and self.exchange is last.exchange
+        return not both and self.scope.encloses(scope)
 
-def link(one: Storage, other: Storage, when: Value, scope: Scope) -> None:
+
+def link(one: Storage, other: Storage, when: Value, scope: Scope, exchange: object = None) -> None:
     """Record that two storages are the same memory when `when` is true; writes to either reach the other."""
-    edge = Alias(one, other, when, scope)
+    edge = Alias(one, other, when, scope, exchange)
     one.aliases.append(edge)
     other.aliases.append(edge)
 

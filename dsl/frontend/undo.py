@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from dsl.frontend.scopes import Scope, Storage
+from dsl.frontend.scopes import Alias, Scope, Storage
 
-__all__ = ["all_or_nothing", "linked"]
+__all__ = ["all_or_nothing", "linked", "same_memory"]
 
 
 def linked(storage: Storage) -> set[Storage]:
@@ -20,6 +20,25 @@ def linked(storage: Storage) -> set[Storage]:
         others += [other for ref in here.ambiguous if (other := ref()) is not None]
         pending += [other for other in others if other not in found and other is not storage]
         found.update(others)
+    return found
+
+
+def same_memory(storage: Storage) -> set[Storage]:
+    """Return the storages of `linked`, but for those to which only links lead that cannot hold together."""
+    found: set[Storage] = set()
+    pending: list[tuple[Storage, Alias | None]] = [(storage, None)]
+    seen: set[tuple[Storage, object]] = set()
+    while pending:
+        here, last = pending.pop()
+        edges = [edge for edge in here.aliases if edge.follows(last, edge.scope)]
+        others: list[tuple[Storage, Alias | None]] = [(e.other_than(here), e) for e in edges]
+        others += [(other, None) for ref in here.ambiguous if (other := ref()) is not None]
+        for other, edge in others:
+            key = (other, edge.exchange if edge is not None else None)
+            if key not in seen and other is not storage:
+                seen.add(key)
+                pending.append((other, edge))
+                found.add(other)
     return found
 
 
