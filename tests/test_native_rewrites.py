@@ -178,3 +178,28 @@ def test_what_is_written_into_an_array_is_read_from_there() -> None:
         np.testing.assert_allclose(np.array(got, float), np.array(want, float), rtol=1e-14)
         np.testing.assert_array_equal(mine, theirs)
     assert "0 arrays of workspace" in str(dsl.jit(both).lower(a, b).memory_report())
+
+
+# -- sizes that are known when the program runs only --------------------------------------------------------------
+
+
+def windows(image, kernel):
+    rows, columns = image.shape[0] - 4, image.shape[1] - kernel.shape[1] + 1
+    out = np.zeros((rows, columns))
+    for i in range(5):
+        for j in range(5):
+            out += kernel[i, j] * image[i : i + rows, j : j + columns]
+    return out
+
+
+def test_slices_that_move_in_loops_are_one_kernel_for_all_sizes() -> None:
+    f, kernel = dsl.jit(windows), numbers(5, 5)
+    for shape in ((30, 40), (33, 47), (5, 5), (4, 9), (64, 8)):
+        image = numbers(*shape)
+        np.testing.assert_allclose(f(image, kernel), windows(image, kernel), rtol=1e-12)
+    text = f.ir(numbers(90, 80), kernel, stage="kernels")
+    assert "scan" not in text
+    assert text.count("kernel for") == 1
+    for shape in ((3, 9), (9, 2)):
+        with pytest.raises(ValueError, match="negative dimensions are not allowed"):
+            f(numbers(*shape), kernel)

@@ -20,7 +20,7 @@ from typing import Any
 
 from dsl.codegen import elementwise
 from dsl.errors import DslError
-from dsl.ir.dims import Dim, DimLike, substitute
+from dsl.ir.dims import Dim, DimLike, lower_bound, substitute
 from dsl.ir.facts import constant_of, is_array
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.interpret import apply_node
@@ -121,11 +121,7 @@ class _Copy:
 
     def slice(self, x: Value, first: int, attrs: dict[str, Any], node: Node) -> Value:
         axis, size, step = attrs["axis"], attrs["size"], attrs.get("step", 1)
-        dim = x.shape[axis]
-        if not isinstance(size, int) or not isinstance(dim, int):
-            raise _StaysError
-        ends = (first, first + (size - 1) * step)
-        if size and not all(0 <= end < dim for end in ends):
+        if not _is_inside(first, size, step, x.shape[axis]):
             raise _StaysError
         rank = len(x.shape)
         box = {
@@ -148,6 +144,15 @@ class _Copy:
         self.work += work
         if self.work > _WORK:
             raise _StaysError
+
+
+def _is_inside(first: int, size: DimLike, step: int, dim: DimLike) -> bool:
+    """Tell whether a slice surely lies in an axis. One of a size that is known when the program runs only is looked at then, too."""
+    if isinstance(size, int) and isinstance(dim, int):
+        ends = (first, first + (size - 1) * step)
+        return not size or all(0 <= end < dim for end in ends)
+    room = lower_bound(dim - size - first)
+    return step == 1 and first >= 0 and room is not None and room >= 0
 
 
 def _known(value: Value) -> int:

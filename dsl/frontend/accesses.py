@@ -114,8 +114,8 @@ def _is_inside(b: Scope, index: Value, dim: DimLike) -> bool:
     known = range_of(b, index)
     if known is None:
         return False
-    inside = is_at_most(0, known.low) and is_at_most(known.high, dim - 1)
-    return inside or (is_at_most(-dim, known.low) and is_at_most(known.high, -1))
+    inside = is_at_most(b, 0, known.low) and is_at_most(b, known.high, dim - 1)
+    return inside or (is_at_most(b, -dim, known.low) and is_at_most(b, known.high, -1))
 
 
 def _may_be_zero(dim: DimLike) -> bool:

@@ -599,7 +599,7 @@ def _slice_within(item: slice, step: int, dim: DimLike) -> tuple[Value, DimLike]
     low, high, gap = range_of(b, first), range_of(b, last), distance(b, first, last)
     if low is None or high is None or gap is None:
         return None
-    if not (is_at_most(0, low.low) and is_at_most(high.high, dim) and is_at_most(0, gap)):
+    if not (is_at_most(b, 0, low.low) and is_at_most(b, high.high, dim) and is_at_most(b, 0, gap)):
         return None
     return first, gap if step == 1 else (gap + step - 1) // step
 
@@ -639,11 +639,11 @@ def _clamp(
     b = current_scope()
     value = cast(read(lift(bound)), I64)
     known = range_of(b, value)
-    if known is None or not is_at_most(0, known.low):
+    if known is None or not is_at_most(b, 0, known.low):
         wrapped = b.emit("add", value, n)
         value = b.emit("where", b.emit("less", value, b.constant(0, I64)), wrapped, value)
         return b.emit("minimum", b.emit("maximum", value, low), high)
-    within = most is not None and is_at_most(known.high, most)
+    within = most is not None and is_at_most(b, known.high, most)
     return value if within else b.emit("minimum", value, high)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsl.frontend.scopes import Scope
-from dsl.ir.dims import DimLike, dim_max, dim_min, lower_bound
+from dsl.ir.dims import DimLike, dim_max, dim_min
 from dsl.ir.graph import Value
 from dsl.ir.types import I64
 
@@ -78,10 +78,9 @@ def _combined(op: str, a: Range, b: Range) -> Range | None:
     return None
 
 
-def is_at_most(a: DimLike, b: DimLike) -> bool:
-    """Tell whether one size is surely not greater than another."""
-    gap = lower_bound(b - a)
-    return gap is not None and gap >= 0
+def is_at_most(scope: Scope, a: DimLike, b: DimLike) -> bool:
+    """Tell whether one size is surely not greater than another where a scope is run."""
+    return scope.is_natural(b - a)
 
 
 def distance(scope: Scope, a: Value, b: Value) -> DimLike | None:

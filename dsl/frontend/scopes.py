@@ -27,12 +27,12 @@ import numpy as np
 from dsl.errors import AliasError, ConversionError, InternalError, LeakError
 from dsl.frontend.bounds import Place, check, check_unused
 from dsl.ir.build import Builder
-from dsl.ir.dims import Dim, DimLike
+from dsl.ir.dims import Dim, DimLike, lower_bound
 from dsl.ir.facts import fits, may_raise
 from dsl.ir.graph import Attrs, Graph, Node, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Op, Trait
-from dsl.ir.types import Shape
+from dsl.ir.types import Shape, TensorType
 
 __all__ = [
     "Capture",
@@ -337,6 +337,11 @@ def may_alias(one: Storage, other: Storage) -> None:
     other.ambiguous.append(weakref.ref(one))
 
 
+def _is_natural(dim: DimLike) -> bool:
+    bound = lower_bound(dim)
+    return bound is not None and bound >= 0
+
+
 class Scope(Builder):
     """The graph of a function or region being traced."""
 
@@ -358,6 +363,7 @@ class Scope(Builder):
         ] = {}  # containers to change, and what was in them
         self.closed = False
         self.ranges: dict[Value, Any] = {}  # what is known of params that are integers
+        self.naturals: dict[Dim, None] = {}  # what arrays have for sizes, and so is not negative
         self._checked: set[Any] = set()
         # Where the user's code reads or writes at places that the data tells, and ops that may raise.
         self.noted: list[Place | Node] = []
@@ -368,7 +374,21 @@ class Scope(Builder):
             _refuse_catching(made)
         if made.op.has(Trait.PURE) and not made.regions:
             self._note(made)
+        self._note_sizes(made)
         return made
+
+    def _note_sizes(self, node: Node) -> None:
+        """Remember that sizes such as n - 4 are not negative, which the op makes sure of."""
+        for type in node.types:
+            for dim in type.shape if isinstance(type, TensorType) else ():
+                if isinstance(dim, Dim) and not _is_natural(dim):
+                    self.naturals[dim] = None
+
+    def is_natural(self, dim: DimLike) -> bool:
+        """Tell whether a size is surely not negative: by itself, or because it is at least that of an array."""
+        if _is_natural(dim) or any(_is_natural(dim - known) for known in self.naturals):
+            return True
+        return self.parent is not None and self.parent.is_natural(dim)
 
     def _note(self, node: Node) -> None:
         """Remember an op that may raise, of its data or of sizes that do not fit, in case that nothing uses its result."""
