@@ -121,6 +121,16 @@ def returned_when_it_settles(u, steps):
     return u
 
 
+def returned_where_two_are_exchanged(u, steps):
+    a, b = u.copy(), 0.3 * u
+    for k in range(steps):
+        b[1:-1] = 0.5 * (a[2:] + a[:-2])
+        if np.abs(a - b).max() < 0.1:
+            return b, k
+        a, b = b, a
+    return a, -1
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, LONG])
 @pytest.mark.parametrize(
     "program",
@@ -128,6 +138,7 @@ def returned_when_it_settles(u, steps):
         written_after_it_is_passed_on, passed_on_and_replaced, exchanged_in_an_inner_loop, exchanged_and_replaced,
         exchanged_by_data, exchanged_by_data_and_replaced, old_one_by_the_same_name_before, what_a_function_replaces,
         returned_when_it_settles,
+        returned_where_two_are_exchanged,
     ],
 )  # fmt: skip
 def test_arrays_that_only_variables_of_the_loop_name(

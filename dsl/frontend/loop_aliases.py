@@ -70,8 +70,10 @@ def refuse_parting(
     """
     ends, written = _ends(run, after), _written(run, after)
     starts = {key: start for key in run.arrays() if (start := loop.leaf_before(key)) is not None}
+    # No trip comes after one that returns.
+    named = {k: end for k, end in ends.items() if loop.state.names[k[0]] != "dsl__result"}
     for key in run.arrays():
-        twins = _twins(ends, key)
+        twins = _twins(named, key)
         both = _twins(starts, key)
         outer = key in ends and _is_outer(ends[key], run.scope)
         parts = (twins and written & {key, *twins}) or (
