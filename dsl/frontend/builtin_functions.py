@@ -124,6 +124,8 @@ def _quantified(plain: Callable[[Any], bool], all_of: bool) -> Callable[[Any], A
         items = list(items)
         if not has_traced(items):
             return plain(items)
+        if sequences.are_many(len(items)):
+            return call(plain, _FUNCTIONS["array"]([truth(item) for item in items]))
         rest = tuple(functools.partial(truth, item) for item in items[1:])
         return logic(truth(items[0]), rest, all_of)
 
@@ -145,10 +147,13 @@ def _divmod(a: Any, b: Any) -> Any:
 
 
 def _map(fn: Any, *items: Any) -> Any:
+    def make(rows: Any) -> list[Any]:
+        return [call(fn, *row) for row in rows]
+
     rows = loops.zip_(*items)
     if sequences.is_open(rows):
-        return sequences.collected(rows, lambda each: [call(fn, *row) for row in each])
-    return [call(fn, *row) for row in zip(*items, strict=False)]
+        return sequences.collected(rows, make)
+    return sequences.each_of_many(rows, rows, make, lambda: [fn])
 
 
 def _next(items: Any, *default: Any) -> Any:
@@ -176,9 +181,7 @@ def list_of(*args: Any) -> Any:
     if len(args) != 1:
         return list(*args)
     (items,) = args
-    if isinstance(items, TracedList):
-        return items.copy()
-    return sequences.collected(items, list) if sequences.is_open(items) else list(items)
+    return items.copy() if isinstance(items, TracedList) else sequences.listed(items)
 
 
 def _isinstance(x: Any, kinds: Any) -> bool:
