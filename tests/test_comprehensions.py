@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -232,6 +234,24 @@ def extremes_by_keys(x):
     return nearest, max(enumerate(x), key=lambda pair: pair[1]), min(x, key=lambda v: -v)
 
 
+def reduced(x):
+    largest = functools.reduce(max, x)
+    dotted = functools.reduce(lambda total, pair: total + pair[0] * pair[1], enumerate(x), 0)
+    least = functools.reduce(min, (v * v for v in x))
+    return functools.reduce(lambda a, b: 0.5 * a + b, x), largest, dotted, least, math.prod(x + 0.5)
+
+
+def accumulated(x):
+    steps = list(itertools.accumulate(x, lambda a, b: 0.9 * a + b))
+    return steps, list(itertools.accumulate(x, max)), list(itertools.accumulate(x, initial=1.0))[:3]
+
+
+def taken_by_numpy(x):
+    rows = x[:200].reshape(-1, 2)
+    sums = np.apply_along_axis(lambda row, k: row.sum() * k, 1, rows, 3)
+    return sums, np.apply_along_axis(np.sort, 1, rows), np.fromiter((v * v for v in x), float)
+
+
 def changing_something(x):
     calls, seen = 0, []
 
@@ -270,6 +290,7 @@ def partly_taken(x):
 
 MANY = [
     summed, put_into_arrays, listed, of_tuples_and_of_lists, any_and_all, over_two_things, mapped, sorted_by_keys, extremes_by_keys,
+    reduced, accumulated, taken_by_numpy,
     changing_something, of_python_objects, of_shapes_that_differ, of_views_that_are_written, partly_taken,
 ]  # fmt: skip
 

@@ -1062,3 +1062,47 @@ def test_remove_takes_the_item_that_the_data_decides() -> None:
         assert dsl.jit(take_out)(x, item) == take_out(x, item)
     with pytest.raises(ValueError, match="x not in list"):
         dsl.jit(take_out)(x, 5.0)
+
+
+# -- numbers of Python's and of NumPy's in one list ----------------------------------------------------------
+
+
+def _filled(x):
+    y = [0.0] * len(x)
+    for i in range(len(x)):
+        y[i] = x[i]
+    return y, 1.0 / y[1]
+
+
+def _filled_where_large(x):
+    y = [0.0] * len(x)
+    for i in range(len(x)):
+        if x[i] >= 0:
+            y[i] = x[i]
+        else:
+            y[i] = 1.0
+    return y, 1.0 / y[1]
+
+
+def _filled_in_a_second_loop(x):
+    y = [0] * len(x)
+    for i in range(len(x)):
+        y[i] += 1
+    for i in range(len(x)):
+        y[i] *= x[i]
+    return y, 1.0 / y[1]
+
+
+def _filled_with_pairs(x):
+    y = [(0.0, 0)] * len(x)
+    for i in range(len(x)):
+        y[i] = (x[i], i)
+    return y, 1.0 / y[1][0]
+
+
+@pytest.mark.parametrize(
+    "fill", [_filled, _filled_where_large, _filled_in_a_second_loop, _filled_with_pairs]
+)
+def test_numpy_s_numbers_in_a_list_of_python_s_divide_as_numpy_s(fill: Any) -> None:
+    with np.errstate(divide="ignore"):
+        check_as_plain(fill, np.zeros(4))

@@ -240,8 +240,8 @@ def _ndenumerate(x: Any) -> Any:
 
 
 def _fromiter(items: Any, dtype: Any, count: int = -1, **kwargs: Any) -> Any:
-    if isinstance(items, TracedList) and count < 0:
-        return items.array().astype(dtype)
+    if isinstance(items, TracedList):
+        return (items if count < 0 else items[:count]).array().astype(dtype)
     taken = list(items if count < 0 else itertools.islice(items, count))
     return _FUNCTIONS["array"](taken, dtype=dtype)
 

@@ -78,7 +78,26 @@ _READS = {
 }  # fmt: skip
 _LIBRARIES = {"np", "numpy", "math"}
 # Functions that take all items of a generator.
-_TAKES_ALL = {"all", "any", "list", "max", "min", "sorted", "sum"}
+_TAKES_ALL = {
+    "all",
+    "any",
+    "fromiter",
+    "fsum",
+    "list",
+    "max",
+    "min",
+    "prod",
+    "reduce",
+    "sorted",
+    "sum",
+}
+
+
+def _name_of(function: ast.expr) -> str | None:
+    """Return the name by which a function, perhaps of a module, is called."""
+    if isinstance(function, ast.Name):
+        return function.id
+    return function.attr if isinstance(function, ast.Attribute) else None
 
 
 def _is_pure_node(node: ast.AST) -> bool:
@@ -115,8 +134,9 @@ class _Lifting(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         if is_next_of_generator(node):
             node.args[0].dsl_first = True  # type: ignore[attr-defined]
-        elif node.args and isinstance(node.func, ast.Name) and node.func.id in _TAKES_ALL:
-            node.args[0].dsl_whole = True  # type: ignore[attr-defined]
+        elif _name_of(node.func) in _TAKES_ALL:
+            for argument in node.args:
+                argument.dsl_whole = True  # type: ignore[attr-defined]
         self.generic_visit(node)
 
     def visit_ListComp(self, node: Any) -> None:

@@ -25,6 +25,7 @@ from dsl.frontend import (  # noqa: F401 - some only fill tables
     operators,
     own_methods,
     raising,
+    running,
     searches,
     sequences,
     sorting,
