@@ -1106,3 +1106,32 @@ def _filled_with_pairs(x):
 def test_numpy_s_numbers_in_a_list_of_python_s_divide_as_numpy_s(fill: Any) -> None:
     with np.errstate(divide="ignore"):
         check_as_plain(fill, np.zeros(4))
+
+
+def _replaced_by_complex(x):
+    values = [0.0] * len(x)
+    for i in range(len(x)):
+        values[i] = 1j * i
+    return values
+
+
+def _replaced_by_whole(x):
+    values = [False] * len(x)
+    for i in range(len(x)):
+        values[i] = i
+    return values
+
+
+def _replaced_by_floats(x):
+    values = [0] * len(x)
+    for i in range(len(x)):
+        values[i] = i
+    for i in range(len(x)):
+        values[i] = values[i] / 2
+    return values
+
+
+@pytest.mark.parametrize("replace", [_replaced_by_complex, _replaced_by_whole, _replaced_by_floats])
+def test_wider_numbers_of_python_s_in_a_list_keep_their_values(replace: Any) -> None:
+    check_as_plain(replace, np.arange(4.0))
+    check_as_plain(replace, np.arange(200.0))

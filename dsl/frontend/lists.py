@@ -394,7 +394,8 @@ def _plain_items(
     return [unflatten(structure, list(item)) for item in zip(*leaves)]
 
 
-_WIDE = tuple(map(np.dtype, (bool, int, float, complex)))  # those of Python's numbers
+_PYTHONS = (bool, int, float, complex)
+_WIDE = tuple(map(np.dtype, _PYTHONS))
 
 
 def _kind_of(leaf: Any) -> Kind:
@@ -439,7 +440,7 @@ def _glue(column: Any, rows: Any) -> Any:
 def _common_dtype(a: Traced, b: Traced) -> np.dtype:
     if b.kind is not Kind.PYTHON:
         return np.promote_types(a.dtype, b.dtype)
-    return a.dtype if a.dtype.kind != "i" or b.dtype.kind == "i" else b.dtype
+    return np.result_type(a.dtype, {"b": False, "i": 0, "f": 0.0, "c": 0j}[b.dtype.kind])
 
 
 def _widened(column: Traced, leaf: Traced, kind: Kind) -> Traced:
@@ -488,9 +489,20 @@ def as_traced_list(
     """Return a Python list, perhaps empty, as a traced one."""
     scope = current_scope()
     made = TracedList(layout, [])
-    for type in types:
+    rows = [made._leaves(item) for item in items]
+    for k, type in enumerate(types):
         zero = scope.constant(np.zeros((), type.dtype))
-        made.columns.append(fresh(scope.emit("full", zero, shape=(0, *type.shape))))
-    for item in items:
-        made.add_copy(item)
+        empty = fresh(scope.emit("full", zero, shape=(0, *type.shape)))
+        made.columns.append(_column(empty, [row[k] for row in rows]))
     return made
+
+
+def _column(empty: Traced, leaves: list[Any]) -> Any:
+    """Return leaves as the rows of one array: a constant if all are Python's numbers, since lists may be long."""
+    if leaves and all(type(leaf) in _PYTHONS for leaf in leaves):
+        widest = max(leaves, key=lambda leaf: _PYTHONS.index(type(leaf)))
+        dtype = _common_dtype(empty, lift(widest))
+        return fresh(current_scope().constant(np.array(leaves, dtype)))
+    for leaf in map(lift, leaves):
+        empty = _glue(empty, leaf.reshape((1, *leaf.shape)))
+    return empty
