@@ -1135,3 +1135,15 @@ def _replaced_by_floats(x):
 def test_wider_numbers_of_python_s_in_a_list_keep_their_values(replace: Any) -> None:
     check_as_plain(replace, np.arange(4.0))
     check_as_plain(replace, np.arange(200.0))
+
+
+def _asked_for_their_type(x):
+    kept, every = [v for v in x if v > 0.5], [v * 2 for v in x]
+    kinds = isinstance(kept, list), isinstance(every, (list, tuple)), isinstance(kept, np.ndarray)
+    return kinds, type(kept) is list, type(every) is list, bool(kept), bool(every[:0])
+
+
+@pytest.mark.parametrize("size", [5, 100])
+def test_traced_lists_are_lists(size: int) -> None:
+    check_as_plain(_asked_for_their_type, np.linspace(0, 1, size))
+    check_as_plain(_asked_for_their_type, np.zeros(size))

@@ -9,6 +9,7 @@ import builtins
 import functools
 import itertools
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from dsl.frontend.array_likes import as_array, kind_of_items
 from dsl.frontend.calls import BUILTINS, call
 from dsl.frontend.conditions import logic, truth
 from dsl.frontend.iterators import Cursor
+from dsl.frontend.leaves import the_trace
 from dsl.frontend.library import has_traced
 from dsl.frontend.lists import TracedList
 from dsl.frontend.operators import binary
@@ -36,6 +38,7 @@ from dsl.frontend.traced import (
     read,
     size_number,
 )
+from dsl.frontend.trees import forwarded
 from dsl.frontend.user_code import own_method
 from dsl.ir.types import I64
 
@@ -98,7 +101,7 @@ def _complex(*args: Any, **kwargs: Any) -> Any:
 
 
 def _bool(*args: Any) -> Any:
-    return truth(args[0]) if args and isinstance(args[0], Traced) else bool(*args)
+    return truth(args[0]) if args and isinstance(args[0], (Traced, TracedList)) else bool(*args)
 
 
 def sum_of(items: Any, start: Any = 0) -> Any:
@@ -185,6 +188,9 @@ def list_of(*args: Any) -> Any:
 
 
 def _isinstance(x: Any, kinds: Any) -> bool:
+    x = forwarded(x)
+    if isinstance(x, TracedList):
+        return issubclass(type_of(x), kinds)
     if not isinstance(x, Traced):
         return isinstance(x, kinds)
     if x.kind is Kind.PYTHON:
@@ -195,7 +201,9 @@ def _isinstance(x: Any, kinds: Any) -> bool:
 
 
 def type_of(x: Any, *rest: Any) -> Any:
-    """`type(x)`: of a traced value, that of what it stands for."""
+    """`type(x)`: of a traced value or list, that of what it stands for."""
+    if isinstance(x, TracedList) and not rest:
+        return deque if id(x) in the_trace().deques else list
     if rest or not isinstance(x, Traced):
         return type(x, *rest)
     if x.kind is Kind.PYTHON:
