@@ -1,7 +1,9 @@
-"""Comprehensions, generators, `filter` and `next` whose conditions the data decides: as Python's own."""
+"""Comprehensions, generators, `filter` and `next` whose conditions the data decides, or of many items: as Python's own."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -162,3 +164,153 @@ def _start(items):
 def test_gradient_through_a_comprehension_with_a_condition() -> None:
     grad = dsl.grad(lambda x: sum(v * v for v in x if v > 0))
     np.testing.assert_array_equal(grad(MIXED), np.where(MIXED > 0, 2 * MIXED, 0))
+
+
+# -- many items, of which a loop of the program makes the list ---------------------------------------------------------
+
+
+def summed(x):
+    pairs = sum((a - b) ** 2 for a, b in zip(x, x[2:], strict=False))
+    return sum(v * v for v in x), sum([v * i for i, v in enumerate(x)]), pairs
+
+
+def put_into_arrays(x):
+    every = np.zeros(len(x))
+    every[:] = [v * v for v in x]
+    every[1:] += [a - b for a, b in zip(x[1:], x, strict=False)]
+    return (
+        every,
+        np.array([x[i] + x[i - 1] for i in range(len(x))]),
+        np.array([x[:3] * v for v in x]),
+    )
+
+
+def listed(x):
+    made = [v + 1 for v in x]
+    made.append(0.5)
+    made[2] = x[1]
+    return made, made[3], made[-2:], len(made), x[3] + 1 in made, [int(v * 10) for v in x]
+
+
+def of_tuples_and_of_lists(x):
+    pairs = [(v, i) for i, v in enumerate(x)]
+    products = [[a * b for b in x[:70]] for a in x]
+    return max(pairs), pairs[4], np.array(products), [[v, -v] for v in x][5]
+
+
+def any_and_all(x):
+    n = len(x)
+    falls = any(x[i] > x[i + 1] for i in range(n - 1))
+    below = [v < 1 for v in x]
+    return any(v > 0.99 for v in x), all(below), falls, any(v > 2 for v in x)
+
+
+def over_two_things(x):
+    lower = sum(x[i] * x[j] for i in range(20) for j in range(i))
+    return lower, [a * i for i in range(9) for a in x[:20] if i % 2]
+
+
+def mapped(x):
+    return list(map(_doubled, x)), list(map(_doubled, range(70))), list(x), [v * 2 for v in list(x)]
+
+
+def _doubled(v):
+    return v * 2
+
+
+def sorted_by_keys(x):
+    n = len(x)
+    by_tens = sorted(range(n), key=lambda i: (int(x[i] * 4), -i), reverse=True)
+    return (
+        sorted(range(n), key=lambda i: x[i]),
+        by_tens,
+        sorted(zip(x, range(n), strict=True)),
+        sorted(x),
+    )
+
+
+def extremes_by_keys(x):
+    nearest = min(range(len(x)), key=lambda i: abs(x[i] - 0.5))
+    return nearest, max(enumerate(x), key=lambda pair: pair[1]), min(x, key=lambda v: -v)
+
+
+def reduced(x):
+    largest = functools.reduce(max, x)
+    dotted = functools.reduce(lambda total, pair: total + pair[0] * pair[1], enumerate(x), 0)
+    least = functools.reduce(min, (v * v for v in x))
+    return functools.reduce(lambda a, b: 0.5 * a + b, x), largest, dotted, least, math.prod(x + 0.5)
+
+
+def accumulated(x):
+    steps = list(itertools.accumulate(x, lambda a, b: 0.9 * a + b))
+    return steps, list(itertools.accumulate(x, max)), list(itertools.accumulate(x, initial=1.0))[:3]
+
+
+def taken_by_numpy(x):
+    rows = x[:200].reshape(-1, 2)
+    sums = np.apply_along_axis(lambda row, k: row.sum() * k, 1, rows, 3)
+    return sums, np.apply_along_axis(np.sort, 1, rows), np.fromiter((v * v for v in x), float)
+
+
+def changing_something(x):
+    calls, seen = 0, []
+
+    def count(v):
+        nonlocal calls
+        calls += 1
+        seen.append(v)
+        return v + calls
+
+    return [count(v) for v in x], calls, seen
+
+
+def of_python_objects(x):
+    squares = [i * i for i in range(100)]
+    names = [f"n{i}" for i in range(80)]
+    rows = [np.zeros(2) for _ in range(100)]
+    rows[3][1] = x[0]
+    nothing, zeros = [None for v in x], [0.0 for _ in x]
+    return np.zeros(squares[2]), x.sum() * squares[5], names[70], rows[3:5], nothing[:2], zeros[-1]
+
+
+def of_shapes_that_differ(x):
+    return [x[:i].sum() for i in range(70)], [x[:i] for i in range(70)][5]
+
+
+def of_views_that_are_written(x):
+    rows = [x[i : i + 2] for i in range(0, 80, 2)] + [x[i : i + 2] for i in range(66)]
+    rows[0][1] = 9.0
+    return x
+
+
+def partly_taken(x):
+    halves = (v / 2 for v in x)
+    return next(halves), next(halves)
+
+
+MANY = [
+    summed, put_into_arrays, listed, of_tuples_and_of_lists, any_and_all, over_two_things, mapped, sorted_by_keys, extremes_by_keys,
+    reduced, accumulated, taken_by_numpy,
+    changing_something, of_python_objects, of_shapes_that_differ, of_views_that_are_written, partly_taken,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [30, 200])
+@pytest.mark.parametrize("program", MANY)
+def test_comprehension_over_few_or_many_items(program: Callable[..., Any], size: int) -> None:
+    check_as_plain(program, np.random.default_rng(0).random(size))
+
+
+def test_comprehension_over_a_million_items_is_a_loop() -> None:
+    x = np.random.default_rng(0).random(1_000_000)
+    roots = dsl.jit(lambda x: np.array([math.sqrt(v) for v in x]))
+    np.testing.assert_array_equal(roots(x), np.sqrt(x))
+    assert "scan" in roots.ir(x)
+
+
+def test_gradients_and_batches_of_a_comprehension_over_many_items() -> None:
+    x = np.random.default_rng(0).random((3, 100))
+    energy = lambda x: sum(v**3 for v in x)
+    np.testing.assert_allclose(dsl.grad(energy)(x[0]), 3 * x[0] ** 2)
+    np.testing.assert_allclose(dsl.vmap(dsl.grad(energy))(x), 3 * x**2)
+    np.testing.assert_allclose(dsl.hessian(energy)(x[0]), np.diag(6 * x[0]))

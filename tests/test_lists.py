@@ -1062,3 +1062,88 @@ def test_remove_takes_the_item_that_the_data_decides() -> None:
         assert dsl.jit(take_out)(x, item) == take_out(x, item)
     with pytest.raises(ValueError, match="x not in list"):
         dsl.jit(take_out)(x, 5.0)
+
+
+# -- numbers of Python's and of NumPy's in one list ----------------------------------------------------------
+
+
+def _filled(x):
+    y = [0.0] * len(x)
+    for i in range(len(x)):
+        y[i] = x[i]
+    return y, 1.0 / y[1]
+
+
+def _filled_where_large(x):
+    y = [0.0] * len(x)
+    for i in range(len(x)):
+        if x[i] >= 0:
+            y[i] = x[i]
+        else:
+            y[i] = 1.0
+    return y, 1.0 / y[1]
+
+
+def _filled_in_a_second_loop(x):
+    y = [0] * len(x)
+    for i in range(len(x)):
+        y[i] += 1
+    for i in range(len(x)):
+        y[i] *= x[i]
+    return y, 1.0 / y[1]
+
+
+def _filled_with_pairs(x):
+    y = [(0.0, 0)] * len(x)
+    for i in range(len(x)):
+        y[i] = (x[i], i)
+    return y, 1.0 / y[1][0]
+
+
+@pytest.mark.parametrize(
+    "fill", [_filled, _filled_where_large, _filled_in_a_second_loop, _filled_with_pairs]
+)
+def test_numpy_s_numbers_in_a_list_of_python_s_divide_as_numpy_s(fill: Any) -> None:
+    with np.errstate(divide="ignore"):
+        check_as_plain(fill, np.zeros(4))
+
+
+def _replaced_by_complex(x):
+    values = [0.0] * len(x)
+    for i in range(len(x)):
+        values[i] = 1j * i
+    return values
+
+
+def _replaced_by_whole(x):
+    values = [False] * len(x)
+    for i in range(len(x)):
+        values[i] = i
+    return values
+
+
+def _replaced_by_floats(x):
+    values = [0] * len(x)
+    for i in range(len(x)):
+        values[i] = i
+    for i in range(len(x)):
+        values[i] = values[i] / 2
+    return values
+
+
+@pytest.mark.parametrize("replace", [_replaced_by_complex, _replaced_by_whole, _replaced_by_floats])
+def test_wider_numbers_of_python_s_in_a_list_keep_their_values(replace: Any) -> None:
+    check_as_plain(replace, np.arange(4.0))
+    check_as_plain(replace, np.arange(200.0))
+
+
+def _asked_for_their_type(x):
+    kept, every = [v for v in x if v > 0.5], [v * 2 for v in x]
+    kinds = isinstance(kept, list), isinstance(every, (list, tuple)), isinstance(kept, np.ndarray)
+    return kinds, type(kept) is list, type(every) is list, bool(kept), bool(every[:0])
+
+
+@pytest.mark.parametrize("size", [5, 100])
+def test_traced_lists_are_lists(size: int) -> None:
+    check_as_plain(_asked_for_their_type, np.linspace(0, 1, size))
+    check_as_plain(_asked_for_their_type, np.zeros(size))

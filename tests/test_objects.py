@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -1208,3 +1208,75 @@ def test_instances_with_slots_are_changed_in_branches_and_loops(kind: Any) -> No
     mine, plain = kind(1.0), kind(1.0)
     assert dsl.jit(program)(2.0, mine) == program(2.0, plain)
     assert mine.x == plain.x
+
+
+# -- tuples of which some items are None until the data gives them a value ------------------------------------------
+
+
+class _Found(NamedTuple):
+    value: Any
+    place: Any = None
+
+
+def _largest_and_place(x):
+    best = (-1.0, None)
+    for i, v in enumerate(x):
+        if v > best[0]:
+            best = (v, i)
+    return best
+
+
+def _named_and_nested(x):
+    found, pair = _Found(0.0), ((None, 1.0), 2)
+    for i, v in enumerate(x):
+        if v > found.value:
+            found, pair = _Found(v, i), ((v, 2.0), pair[1] + 1)
+    return found, pair
+
+
+def _one_or_the_other(x):
+    first = (None, x[0]) if x[0] > 0.5 else (x[0], None)
+    return first, first[0] is None
+
+
+def _searched(x):
+    def search(limit):
+        for i, v in enumerate(x):
+            if v > limit:
+                return i, v
+        return None, None
+
+    place, value = search(0.6)
+    return -1.0 if place is None else place * value
+
+
+def _first_two(x):
+    pair = (None, None)
+    for v in x:
+        if v > 0.5 and pair[0] is None:
+            pair = (v, pair[1])
+        elif v > 0.5:
+            pair = (pair[0], v)
+    return pair
+
+
+def _text_or_none(x):
+    if x[0] > 0.5:
+        return "large", 1
+    return None, 2
+
+
+@pytest.mark.parametrize("x", [np.linspace(0, 1, 5), np.linspace(1, 0, 100), -np.ones(4)])
+@pytest.mark.parametrize(
+    "program",
+    [
+        _largest_and_place,
+        _named_and_nested,
+        _one_or_the_other,
+        _searched,
+        _first_two,
+        _text_or_none,
+    ],
+)
+def test_item_of_a_tuple_that_is_none_or_a_value(program: Any, x: np.ndarray) -> None:
+    check_as_plain(program, x)

@@ -19,6 +19,7 @@ from dsl.frontend.leaves import (
     BranchRaise,
     Info,
     are_equal,
+    are_tuples,
     contents_of,
     describe,
     identical,
@@ -26,6 +27,7 @@ from dsl.frontend.leaves import (
     is_traced_array,
     join,
     link_when,
+    parts_of,
     predicate,
     same_view,
     the_trace,
@@ -309,6 +311,8 @@ def _join_cell(
         optional = _join_optional(pair, (a, b), joined)
         if optional is not None:
             return _leaf(optional)
+        if are_tuples(a, b) and _differ_by_none((a, pair[0]), (b, pair[1])):
+            return _join_parts(name, (a, pair[0]), (b, pair[1]), joined)
         if name == RESULT:
             return _leaf(_join_results(pair, (a, b), joined))
         return _join_odd(name, pair, (a, b), joined)
@@ -415,6 +419,36 @@ def _join_optional(
                 value, flag, [_join_leaf("", x, y, joined) for x, y in zip(*ordered, strict=True)]
             )
     return None
+
+
+_Tree = tuple[Structure, list[Any]]
+
+
+def _differ_by_none(one: _Tree, two: _Tree) -> bool:
+    """Tell whether tuples have the same items, but for numbers and arrays of one that are None in the other."""
+    (a, leaves), (b, others) = one, two
+    if a == b:
+        return True
+    if are_tuples(a, b):
+        return all(map(_differ_by_none, parts_of(*one), parts_of(*two)))
+    values = [s.keys[0] if s.type is TracedOptional else s for s in (a, b)]
+    optional = any(v.type is type(None) for v in values) or (a, b) != tuple(values)
+    alike = values[0] == values[1] or any(v.type is type(None) for v in values)
+    return optional and alike and all(map(is_numeric, (*leaves, *others)))
+
+
+def _join_parts(name: str, one: _Tree, two: _Tree, joined: Joined) -> _Tree:
+    """Join tuples that differ by None, item by item."""
+    (a, leaves), (b, others) = one, two
+    if a == b:
+        return a, [_join_leaf(name, x, y, joined) for x, y in zip(leaves, others, strict=True)]
+    optional = _join_optional((leaves, others), (a, b), joined)
+    if optional is not None:
+        return _leaf(optional)
+    pairs = zip(parts_of(*one), parts_of(*two), strict=True)
+    made = [_join_parts(name, mine, its, joined) for mine, its in pairs]
+    structure = Structure(a.type, a.keys, tuple(part for part, _ in made))
+    return structure, [leaf for _, leaves in made for leaf in leaves]
 
 
 def _join_results(

@@ -9,6 +9,7 @@ import builtins
 import functools
 import itertools
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from dsl.frontend.array_likes import as_array, kind_of_items
 from dsl.frontend.calls import BUILTINS, call
 from dsl.frontend.conditions import logic, truth
 from dsl.frontend.iterators import Cursor
+from dsl.frontend.leaves import the_trace
 from dsl.frontend.library import has_traced
 from dsl.frontend.lists import TracedList
 from dsl.frontend.operators import binary
@@ -36,6 +38,7 @@ from dsl.frontend.traced import (
     read,
     size_number,
 )
+from dsl.frontend.trees import forwarded
 from dsl.frontend.user_code import own_method
 from dsl.ir.types import I64
 
@@ -98,7 +101,7 @@ def _complex(*args: Any, **kwargs: Any) -> Any:
 
 
 def _bool(*args: Any) -> Any:
-    return truth(args[0]) if args and isinstance(args[0], Traced) else bool(*args)
+    return truth(args[0]) if args and isinstance(args[0], (Traced, TracedList)) else bool(*args)
 
 
 def sum_of(items: Any, start: Any = 0) -> Any:
@@ -124,6 +127,8 @@ def _quantified(plain: Callable[[Any], bool], all_of: bool) -> Callable[[Any], A
         items = list(items)
         if not has_traced(items):
             return plain(items)
+        if sequences.are_many(len(items)):
+            return call(plain, _FUNCTIONS["array"]([truth(item) for item in items]))
         rest = tuple(functools.partial(truth, item) for item in items[1:])
         return logic(truth(items[0]), rest, all_of)
 
@@ -145,10 +150,13 @@ def _divmod(a: Any, b: Any) -> Any:
 
 
 def _map(fn: Any, *items: Any) -> Any:
+    def make(rows: Any) -> list[Any]:
+        return [call(fn, *row) for row in rows]
+
     rows = loops.zip_(*items)
     if sequences.is_open(rows):
-        return sequences.collected(rows, lambda each: [call(fn, *row) for row in each])
-    return [call(fn, *row) for row in zip(*items, strict=False)]
+        return sequences.collected(rows, make)
+    return sequences.each_of_many(rows, rows, make, lambda: [fn])
 
 
 def _next(items: Any, *default: Any) -> Any:
@@ -176,12 +184,13 @@ def list_of(*args: Any) -> Any:
     if len(args) != 1:
         return list(*args)
     (items,) = args
-    if isinstance(items, TracedList):
-        return items.copy()
-    return sequences.collected(items, list) if sequences.is_open(items) else list(items)
+    return items.copy() if isinstance(items, TracedList) else sequences.listed(items)
 
 
 def _isinstance(x: Any, kinds: Any) -> bool:
+    x = forwarded(x)
+    if isinstance(x, TracedList):
+        return issubclass(type_of(x), kinds)
     if not isinstance(x, Traced):
         return isinstance(x, kinds)
     if x.kind is Kind.PYTHON:
@@ -192,7 +201,9 @@ def _isinstance(x: Any, kinds: Any) -> bool:
 
 
 def type_of(x: Any, *rest: Any) -> Any:
-    """`type(x)`: of a traced value, that of what it stands for."""
+    """`type(x)`: of a traced value or list, that of what it stands for."""
+    if isinstance(x, TracedList) and not rest:
+        return deque if id(x) in the_trace().deques else list
     if rest or not isinstance(x, Traced):
         return type(x, *rest)
     if x.kind is Kind.PYTHON:
@@ -237,8 +248,8 @@ def _ndenumerate(x: Any) -> Any:
 
 
 def _fromiter(items: Any, dtype: Any, count: int = -1, **kwargs: Any) -> Any:
-    if isinstance(items, TracedList) and count < 0:
-        return items.array().astype(dtype)
+    if isinstance(items, TracedList):
+        return (items if count < 0 else items[:count]).array().astype(dtype)
     taken = list(items if count < 0 else itertools.islice(items, count))
     return _FUNCTIONS["array"](taken, dtype=dtype)
 

@@ -10,6 +10,7 @@ import builtins
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import types
 from collections.abc import Callable
@@ -59,7 +60,7 @@ _ASKS = {
 """Builtins, and the methods by which they ask an object of the user's."""
 _ITERATORS = {
     builtins.iter, builtins.zip, builtins.enumerate, builtins.reversed, builtins.map, builtins.filter, np.ndindex,
-    np.ndenumerate, np.nditer,
+    np.ndenumerate, np.nditer, itertools.accumulate,
 }  # fmt: skip
 """What makes iterators."""
 
@@ -67,8 +68,8 @@ _ITERATORS = {
 # Builtins that go through items, and whether it is open how far, or when.
 _TAKES: dict[Any, bool] = {
     builtins.list: False, builtins.sum: False, builtins.min: False, builtins.max: False, builtins.sorted: False,
-    np.fromiter: False, math.prod: False, math.fsum: False, builtins.any: True, builtins.all: True, builtins.zip: True,
-    builtins.enumerate: True, builtins.map: True, builtins.filter: True,
+    np.fromiter: False, math.prod: False, math.fsum: False, functools.reduce: False, builtins.any: True, builtins.all: True,
+    builtins.zip: True, builtins.enumerate: True, builtins.map: True, builtins.filter: True, itertools.accumulate: True,
 }  # fmt: skip
 _READERS = {np.take, np.take_along_axis}
 """Functions that read where the user says."""

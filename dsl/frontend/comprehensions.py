@@ -1,4 +1,4 @@
-"""Comprehensions with conditions, also as loops: for when the data decides which items there are.
+"""Comprehensions with conditions, or that may change something, also as loops: for when the data decides which items there are, or of many.
 
     [f(v) for v in x if v > 0]
 
@@ -25,6 +25,7 @@ __all__ = [
     "LOOP",
     "bound_names",
     "changes_nothing",
+    "is_choice",
     "is_next_of_generator",
     "is_pure",
     "lift_comprehensions",
@@ -50,6 +51,11 @@ def bound_names(node: Any) -> set[str]:
     return {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
 
 
+def is_choice(node: Any) -> bool:
+    """Tell whether a comprehension has conditions, or goes over several things: one item does not make one."""
+    return len(node.generators) > 1 or any(g.ifs for g in node.generators)
+
+
 def is_next_of_generator(node: ast.Call) -> bool:
     """Tell whether a call is `next(... for ... in ...)`, which takes one item of a generator that nothing else sees."""
     named = isinstance(node.func, ast.Name) and node.func.id == "next"
@@ -71,6 +77,27 @@ _READS = {
     "abs", "bool", "enumerate", "float", "int", "isinstance", "len", "max", "min", "range", "reversed", "round", "str", "zip",
 }  # fmt: skip
 _LIBRARIES = {"np", "numpy", "math"}
+# Functions that take all items of a generator.
+_TAKES_ALL = {
+    "all",
+    "any",
+    "fromiter",
+    "fsum",
+    "list",
+    "max",
+    "min",
+    "prod",
+    "reduce",
+    "sorted",
+    "sum",
+}
+
+
+def _name_of(function: ast.expr) -> str | None:
+    """Return the name by which a function, perhaps of a module, is called."""
+    if isinstance(function, ast.Name):
+        return function.id
+    return function.attr if isinstance(function, ast.Attribute) else None
 
 
 def _is_pure_node(node: ast.AST) -> bool:
@@ -107,11 +134,14 @@ class _Lifting(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         if is_next_of_generator(node):
             node.args[0].dsl_first = True  # type: ignore[attr-defined]
+        elif _name_of(node.func) in _TAKES_ALL:
+            for argument in node.args:
+                argument.dsl_whole = True  # type: ignore[attr-defined]
         self.generic_visit(node)
 
     def visit_ListComp(self, node: Any) -> None:
-        lifts = hasattr(node, "dsl_unused") or any(g.ifs for g in node.generators)
-        if lifts and not any(g.is_async for g in node.generators):
+        loops = hasattr(node, "dsl_unused") or is_choice(node) or not changes_nothing(node.elt)
+        if loops and not any(g.is_async for g in node.generators):
             self._lift(node)
         self._inside(bound_names(node), node)
 

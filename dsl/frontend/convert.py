@@ -21,6 +21,7 @@ from dsl.frontend.comprehensions import (
     LOOP,
     bound_names,
     changes_nothing,
+    is_choice,
     is_pure,
     lift_comprehensions,
 )
@@ -836,21 +837,29 @@ class _Rewriter(ast.NodeTransformer):
         if hasattr(node, LOOP) and (assigns or hasattr(node, "dsl_unused")):
             items = self.visit(node.generators[0].iter)
             return ast.copy_location(_runtime("picked", items, _picking(node)), node)
-        choice = [_picking(node), *self._choice(node)] if hasattr(node, LOOP) else []
+        kind, more = "collected", [self._reading(node)]
+        if is_choice(node) and hasattr(node, LOOP):
+            kind, more = "chosen", [*more, _picking(node), *self._choice(node)]
+        elif hasattr(node, LOOP):
+            more.append(_picking(node))
         made = self.visit_SetComp(node)
         if assigns:
             return made
         items = made.generators[0].iter.args[0]
         made.generators[0].iter = _load("dsl__items")
-        parts = [items, _taking_items(made), *choice]
-        return ast.copy_location(_runtime("chosen" if choice else "collected", *parts), node)
+        return ast.copy_location(_runtime(kind, items, _taking_items(made), *more), node)
+
+    def _reading(self, node: Any) -> ast.expr:
+        """Return a function for what the items of a comprehension are made of; None if not all are wanted, or they are all the same."""
+        whole = isinstance(node, ast.ListComp) or hasattr(node, "dsl_whole")
+        if not whole or not bound_names(node) & set(_names_in([node.elt]).loaded):
+            return ast.Constant(None)
+        return _held(node, [node.elt, *(g.iter for g in node.generators[1:])])
 
     def _choice(self, node: Any) -> list[ast.expr]:
         """Return a function for what the conditions read, and one that asks for all of them, or None if that may change something."""
         first, *rest = node.generators
-        parts = [*first.ifs, *(part for g in rest for part in (g.iter, *g.ifs))]
-        names = sorted(set(_names_in(parts).loaded) - bound_names(node))
-        held = _thunk(ast.List([_runtime("peek", _thunk(_load(n))) for n in names], ast.Load()))
+        held = _held(node, [*first.ifs, *(part for g in rest for part in (g.iter, *g.ifs))])
         if not is_pure(node):
             return [held, ast.Constant(None)]
         asking = ast.ListComp(ast.Constant(None), copy.deepcopy(node.generators))
@@ -884,6 +893,12 @@ class _Rewriter(ast.NodeTransformer):
 def _taking_items(body: ast.expr) -> ast.Lambda:
     """Return a function of the items that a comprehension goes over."""
     return ast.Lambda(ast.arguments([], [ast.arg("dsl__items")], None, [], [], None, []), body)
+
+
+def _held(node: Any, parts: list[ast.expr]) -> ast.Lambda:
+    """Return a function for what the variables hold that parts of a comprehension read."""
+    names = sorted(set(_names_in(parts).loaded) - bound_names(node))
+    return _thunk(ast.List([_runtime("peek", _thunk(_load(n))) for n in names], ast.Load()))
 
 
 def _picking(node: Any) -> ast.Lambda:

@@ -295,3 +295,15 @@ def are_equal(a: Any, b: Any) -> bool:
 
 def count_leaves(structure: Structure) -> int:
     return 1 if structure.type is None else sum(map(count_leaves, structure.children))
+
+
+def are_tuples(a: Structure, b: Structure) -> bool:
+    """Tell whether structures are of tuples of one kind, of as many items."""
+    alike = (a.type, a.keys) == (b.type, b.keys)
+    return alike and isinstance(a.type, type) and issubclass(a.type, tuple)
+
+
+def parts_of(structure: Structure, leaves: list[Any]) -> list[tuple[Structure, list[Any]]]:
+    """Return the structures of the items of a tuple, and their leaves."""
+    rest = list(leaves)
+    return [(s, [rest.pop(0) for _ in range(count_leaves(s))]) for s in structure.children]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from dsl.ir.dims import symbols_of
 from dsl.ir.remote import Remote
 from dsl.ir.types import TensorType
 
-__all__ = ["TracedList", "as_traced_list", "item_layout"]
+__all__ = ["TracedList", "as_traced_list", "item_layout", "join_kinds"]
 
 _NOTHING = slice(0)
 
@@ -50,7 +50,7 @@ class TracedList:
         return cls(keys[0], children)
 
     def dsl_refill(self, other: TracedList) -> None:
-        self.columns = other.columns
+        self.layout, self.columns = other.layout, other.columns
 
     def spec(self) -> Any:
         """The layout and the types of the items' leaves."""
@@ -119,7 +119,27 @@ class TracedList:
         for leaf, kind in zip(leaves, self.layout[1], strict=True):
             if kind is Kind.PYTHON:
                 _refuse_narrow(leaf)
+        self.take_kinds(map(_kind_of, leaves))
         return leaves
+
+    def take_kinds(self, kinds: Iterable[Kind]) -> bool:
+        """Make numbers NumPy's that are Python's, where others that are put in are NumPy's; tell whether there are such."""
+        structure, own = self.layout
+        joined = join_kinds(own, kinds)
+        self.layout = structure, joined
+        return joined != own
+
+    def admit(self, other: TracedList) -> bool:
+        """Have numbers of the kinds and dtypes that those of another list have too; tell whether that changes any."""
+        if self.layout[0] != other.layout[0]:
+            return False
+        pairs = zip(self.columns, other.columns, strict=True)
+        dtypes = [np.promote_types(mine.dtype, its.dtype) for mine, its in pairs]
+        wider = any(c.dtype != dtype for c, dtype in zip(self.columns, dtypes, strict=True))
+        if wider:
+            pairs = zip(self.columns, dtypes, strict=True)
+            self.columns = [fresh(cast(read(column), dtype)) for column, dtype in pairs]
+        return self.take_kinds(other.layout[1]) or wider
 
     # -- what else stands for its items ------------------------------------------------------------------------------
 
@@ -374,6 +394,22 @@ def _plain_items(
     return [unflatten(structure, list(item)) for item in zip(*leaves)]
 
 
+_PYTHONS = (bool, int, float, complex)
+_WIDE = tuple(map(np.dtype, _PYTHONS))
+
+
+def _kind_of(leaf: Any) -> Kind:
+    """Return whose number a leaf is; NumPy's of other dtypes than Python's have go into a list of Python's as they are."""
+    numpys = leaf.kind is Kind.SCALAR if isinstance(leaf, Traced) else isinstance(leaf, np.generic)
+    return Kind.SCALAR if numpys and leaf.dtype in _WIDE else Kind.PYTHON
+
+
+def join_kinds(kinds: Iterable[Kind], others: Iterable[Kind]) -> tuple[Kind, ...]:
+    """Return the kinds of numbers that are of either: NumPy's, unless all are Python's."""
+    pairs = zip(kinds, others, strict=True)
+    return tuple(b if a is Kind.PYTHON and b is Kind.SCALAR else a for a, b in pairs)
+
+
 def _refuse_narrow(leaf: Any) -> None:
     """Refuse NumPy's small integers in a list of Python's: they would not wrap any more."""
     is_numpys = isinstance(leaf, np.generic) or (
@@ -404,7 +440,7 @@ def _glue(column: Any, rows: Any) -> Any:
 def _common_dtype(a: Traced, b: Traced) -> np.dtype:
     if b.kind is not Kind.PYTHON:
         return np.promote_types(a.dtype, b.dtype)
-    return a.dtype if a.dtype.kind != "i" or b.dtype.kind == "i" else b.dtype
+    return np.result_type(a.dtype, {"b": False, "i": 0, "f": 0.0, "c": 0j}[b.dtype.kind])
 
 
 def _widened(column: Traced, leaf: Traced, kind: Kind) -> Traced:
@@ -425,18 +461,20 @@ def item_layout(
     described = [infos(leaf) for leaf in first]
     if any(d is None for d in described) or any(flatten(item)[1] != structure for item in items):
         return None
-    types = [d.type for d in described]
+    types, kinds = [d.type for d in described], tuple(d.kind for d in described)
     if not all(knows_sizes(*t.shape) for t in types):
         return None
     for item in items[1:]:
-        more = [infos(leaf) for leaf in flatten(item)[0]]
+        leaves = flatten(item)[0]
+        more = [infos(leaf) for leaf in leaves]
         if any(m is None or m.shape != t.shape for m, t in zip(more, types, strict=True)):
             return None
         types = [
             TensorType(np.promote_types(t.dtype, m.dtype), t.shape)
             for m, t in zip(more, types, strict=True)
         ]
-    return (structure, tuple(d.kind for d in described)), types
+        kinds = join_kinds(kinds, map(_kind_of, leaves))
+    return (structure, kinds), types
 
 
 def knows_sizes(*dims: Any) -> bool:
@@ -451,9 +489,20 @@ def as_traced_list(
     """Return a Python list, perhaps empty, as a traced one."""
     scope = current_scope()
     made = TracedList(layout, [])
-    for type in types:
+    rows = [made._leaves(item) for item in items]
+    for k, type in enumerate(types):
         zero = scope.constant(np.zeros((), type.dtype))
-        made.columns.append(fresh(scope.emit("full", zero, shape=(0, *type.shape))))
-    for item in items:
-        made.add_copy(item)
+        empty = fresh(scope.emit("full", zero, shape=(0, *type.shape)))
+        made.columns.append(_column(empty, [row[k] for row in rows]))
     return made
+
+
+def _column(empty: Traced, leaves: list[Any]) -> Any:
+    """Return leaves as the rows of one array: a constant if all are Python's numbers, since lists may be long."""
+    if leaves and all(type(leaf) in _PYTHONS for leaf in leaves):
+        widest = max(leaves, key=lambda leaf: _PYTHONS.index(type(leaf)))
+        dtype = _common_dtype(empty, lift(widest))
+        return fresh(current_scope().constant(np.array(leaves, dtype)))
+    for leaf in map(lift, leaves):
+        empty = _glue(empty, leaf.reshape((1, *leaf.shape)))
+    return empty

@@ -15,7 +15,6 @@ from dsl.frontend.array_likes import as_array
 from dsl.frontend.builtin_functions import sum_of, to_float, to_int, type_of
 from dsl.frontend.calls import BUILTINS
 from dsl.frontend.library import has_traced
-from dsl.frontend.operators import binary
 from dsl.frontend.scopes import current_scope
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read
 from dsl.frontend.ufuncs import special_function
@@ -114,10 +113,6 @@ def _dist(p: Any, q: Any) -> Any:
     return fresh(read(np.sqrt(_FUNCTIONS["sum"](apart * apart))), Kind.PYTHON)
 
 
-def _prod(items: Any, *, start: Any = 1) -> Any:
-    return functools.reduce(functools.partial(binary, "Mult"), items, start)
-
-
 def _fsum(items: Any) -> Any:
     items = as_array(items)
     if not (isinstance(items, Traced) or has_traced(items := list(items))):
@@ -143,4 +138,4 @@ for _name in (
     _cmath(_name, getattr(np, _name))
 _cmath("log", lambda x, base=None: np.log(x) if base is None else np.log(x) / np.log(base))
 _cmath("phase", lambda x: _FUNCTIONS["angle"](x))
-BUILTINS.update({math.isclose: _isclose, math.dist: _dist, math.prod: _prod, math.fsum: _fsum})
+BUILTINS.update({math.isclose: _isclose, math.dist: _dist, math.fsum: _fsum})

@@ -80,6 +80,8 @@ def augmented(target: Any, op: str, value: Any) -> Any:
     own = own_method(target, f"__i{_BINARY[op][1]}__")
     if own is not None:
         return call(own, target, value)
+    if isinstance(target, Traced):
+        value = as_arrays(value)
     if type(target) is list and op == "Add" and sequences.is_open(value):
         sequences.extended(target, value)
         return forwarded(target)

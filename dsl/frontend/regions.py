@@ -51,16 +51,27 @@ def grow_lists(
 ) -> bool:
     """Make traced lists of variables that hold lists of other lengths after a block than before; tell whether there were any.
 
+    Numbers that are put into a traced list may be of other kinds: then it has room for those from the beginning.
     `named` are arrays in lists that have other names too, by the ids of the lists.
     """
     made: list[TracedList] = []
     for cell, item in enumerate(before.objects):
-        if any(a.structures[cell] != before.structures[cell] for a in afters):
+        if any(_differ(before, after, cell) for after in afters):
             ends = [unflatten(a.structures[cell], a.leaves[cell]) for a in afters]
             _grow(item, ends, named, unrollable, made)
     if made:
         state.put([forwarded(item) for item in before.objects])
     return bool(made)
+
+
+def _differ(before: Snapshot, after: Snapshot, cell: int) -> bool:
+    """Tell whether a variable has other structure, or arrays of other dtypes, after a block than before."""
+    if after.structures[cell] != before.structures[cell]:
+        return True
+    pairs = zip(before.leaves[cell], after.leaves[cell], strict=True)
+    return any(
+        isinstance(a, Traced) and isinstance(b, Traced) and a.dtype != b.dtype for a, b in pairs
+    )
 
 
 def _grow(
@@ -73,8 +84,12 @@ def _grow(
     """Make traced lists of a list that has other lengths at the ends, and of those inside a container."""
     if forwarded(item) is not item:
         return
+    traced = [e for e in ends if isinstance(e, TracedList)]
+    if isinstance(item, TracedList):
+        made += [item for end in traced if item.admit(end)]
+        return
     if type(item) is list:
-        grown = next((e for e in ends if isinstance(e, TracedList)), None)
+        grown = traced[0] if traced else None
         lists = [item, *(e for e in ends if type(e) is list)]
         if grown is not None or len({len(each) for each in lists}) > 1:
             found = grown.spec() if grown is not None else _list_spec(lists)

@@ -25,6 +25,7 @@ from dsl.frontend import (  # noqa: F401 - some only fill tables
     operators,
     own_methods,
     raising,
+    running,
     searches,
     sequences,
     sorting,
@@ -154,20 +155,28 @@ class Runtime:
         setattr(part, HELD, {n: functools.partial(self.peek, read) for n, read in pairs})
         return part
 
-    def collected(self, items: Any, make: Callable[[Any], Any]) -> Any:
-        """A list comprehension or a generator; over items whose number the data decides, a loop that fills a list."""
+    def collected(
+        self, items: Any, make: Callable[[Any], Any], read: Callable[[], list[Any]] | None,
+        pick: Callable[[Any], Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """A list comprehension or a generator; over many items, or as many as the data decides, a loop that fills a list.
+
+        `read` tells what items are made of; without, it is a generator of which perhaps only some are wanted.
+        """
         items = watched(items)
         left = items.rest() if isinstance(items, Cursor) else items
-        return sequences.collected(items, make) if sequences.is_open(left) else make(items)
+        if sequences.is_open(left):
+            return sequences.collected(items, make)
+        return sequences.each_of_many(items, left, make, read, pick)
 
     def chosen(
-        self, items: Any, make: Callable[[Any], Any], pick: Callable[[Any], Any], held: Callable[[], Any],
-        ask: Callable[[Any], Any] | None,
+        self, items: Any, make: Callable[[Any], Any], read: Callable[[], list[Any]] | None, pick: Callable[[Any], Any],
+        held: Callable[[], list[Any]], ask: Callable[[Any], Any] | None,
     ) -> Any:  # fmt: skip
-        """A list comprehension or a generator with conditions; if the data decides them, a loop that fills a list."""
+        """A list comprehension or a generator with conditions, or over several things; if the data decides them, a loop."""
         items = sequences.again(watched(items))
         if current_trace() is None or sequences.are_decided(items, held(), ask):
-            return self.collected(items, make)
+            return sequences.chosen_of_many(items, make, read, pick, ask)
         return pick(items)
 
     def picked(self, items: Any, pick: Callable[[Any], Any]) -> Any:

@@ -593,6 +593,8 @@ class Trace:
         self.doubled: list[Any] = []
         self.outdated: list[Storage] = []  # those that must not be read any more
         self.noting = True  # whether the code that runs is the user's
+        self.unrolls = False  # whether Python goes over many items, too, of which it makes a list
+        self.looped = 0  # the most items that a loop has made a list of in Python's place
         self.muted = False  # whether ops that may raise need not be kept
         # Of places, in case that nothing else looks at them, and of ops that may raise.
         self.checks: dict[Node, Place | Node | None] = {}

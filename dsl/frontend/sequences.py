@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import NonConcreteError, TypeRuleError, UnsupportedError
+from dsl.config import config
+from dsl.errors import (
+    AliasError,
+    BranchError,
+    LoopTypeError,
+    NonConcreteError,
+    TypeRuleError,
+    UndefinedError,
+    UnsupportedError,
+)
 from dsl.frontend import loops
 from dsl.frontend.calls import call, converted
 from dsl.frontend.choices import named_elsewhere
@@ -21,7 +30,7 @@ from dsl.frontend.iterators import rest_of
 from dsl.frontend.leaves import info_of, the_trace
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.regions import discard
-from dsl.frontend.scopes import Scope, current_scope, here
+from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.state import Undefined, is_numeric
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, concrete, fresh, lift, read
 from dsl.frontend.trees import Forward, flatten, forwarded
@@ -31,15 +40,20 @@ __all__ = [
     "again",
     "alike",
     "are_decided",
+    "are_many",
     "chosen_from",
+    "chosen_of_many",
     "collected",
     "compared",
+    "each_of_many",
     "equal_to",
     "extended",
     "filtered",
     "first",
+    "in_order",
     "is_given",
     "is_open",
+    "listed",
     "of_length",
     "of_numbers",
     "ordered",
@@ -185,18 +199,35 @@ def _require(test: Any, message: str, *values: Any) -> None:
 
 def ordered(items: TracedList, key: Any, reverse: bool) -> Any:
     """`sorted(items, key=key, reverse=reverse)`: items with equal keys stay in their order."""
-    if reverse:
-        return ordered(items[::-1], key, False)[::-1]
-    if isinstance(items.length(), int):
-        return call(sorted, list(items), key=key)
-    keys = items if key is None else collected(items, lambda each: [call(key, i) for i in each])
-    if any(column.ndim > 1 for column in keys.columns):
+    if isinstance(items.length(), int) and not are_many(items.length()):
+        return call(sorted, list(items), key=key, reverse=reverse)
+    keys = items if key is None else _keys_of(items, key)
+    if keys is None or any(column.ndim > 1 for column in keys.columns):
         raise UnsupportedError(
             "sorting a list whose length the data decides by keys that are not numbers, or tuples of numbers",
             location=here(), remedy="sort by numbers",
         )  # fmt: skip
+    return in_order(items, keys, reverse)
+
+
+def in_order(items: TracedList, keys: TracedList, reverse: bool) -> TracedList:
+    """Return items in the order of keys, which are numbers or tuples of numbers."""
+    if reverse:
+        return in_order(items[::-1], keys[::-1], False)[::-1]  # type: ignore[no-any-return]
     order = _FUNCTIONS["lexsort"](tuple(keys.columns[::-1]))
     return items._also_in(TracedList(items.layout, [column[order] for column in items.columns]))
+
+
+def _keys_of(items: TracedList, key: Any) -> TracedList | None:
+    """Return what a function gives for each item, or None if that is not of one kind."""
+
+    def make(each: Any) -> list[Any]:
+        return [call(key, item) for item in each]
+
+    if not isinstance(items.length(), int):
+        return collected(items, make)  # type: ignore[no-any-return]
+    made = each_of_many(items, items, make, list)
+    return made if isinstance(made, TracedList) else alike(made)
 
 
 def first(items: TracedList, key: Any, reverse: bool) -> Any:
@@ -257,6 +288,93 @@ def _is_argument(value: Value, scope: Scope) -> bool:
     return value.node.op.name == "param" and scope.parent is None
 
 
+def each_of_many(
+    items: Any, left: Any, make: Callable[[Any], Any], read: Callable[[], list[Any]] | None,
+    pick: Callable[[Any], Any] | None = None,
+) -> Any:  # fmt: skip
+    """The list of what `make` makes of a known number of items, one of each; for many, by a loop of the program.
+
+    That is `pick` if the comprehension may change something.
+    Python goes over few items, over those of which it makes objects of its own, and where the loop cannot be traced. If it is the rest
+    of the function that needs such objects, all of it is traced again (`Trace.unrolls`).
+    """
+    counted = loops.as_counted(left)
+    count: Any = counted.trips() if counted is not None else None
+    if not are_many(count) or not _are_traced(left, read):
+        return make(items)
+    made = _looped(lambda: pick(left) if pick else collected(left, make), count)
+    if made is None:
+        return make(items)
+    rest_of(items)
+    return made
+
+
+def listed(items: Any, *read: Any) -> Any:
+    """`list(items)`: a traced one of items whose number the data decides, and of many that are traced, or are read with what is."""
+    if isinstance(items, TracedList):
+        return items
+    if is_open(items):
+        return collected(items, list)
+    return each_of_many(items, items, list, lambda: list(read))
+
+
+def chosen_of_many(
+    items: Any, make: Callable[[Any], Any], read: Callable[[], list[Any]] | None, pick: Callable[[Any], Any],
+    ask: Callable[[Any], Any] | None,
+) -> Any:  # fmt: skip
+    """The list of what `make` makes of those items that Python chooses; for many, by the loop `pick`."""
+    if ask is None or current_trace() is None or not _are_traced(items, read):
+        return make(items)
+    count = len(list(_asked(items, ask)))
+    made = _looped(lambda: pick(items), count) if are_many(count) else None
+    return make(items) if made is None else made
+
+
+def are_many(count: Any) -> bool:
+    """Tell whether there are more items than a loop that is unrolled has trips."""
+    return isinstance(count, int) and config.unroll_limit < count < loops.ENDLESS
+
+
+def _are_traced(items: Any, read: Callable[[], list[Any]] | None) -> bool:
+    """Tell whether what is made of items is traced: it is if they are, and may be by what else is read."""
+    trace = current_trace()
+    if trace is None or trace.unrolls or read is None:
+        return False
+    return _gives_traced(items) or any(map(_may_be_traced, read()))
+
+
+def _looped(loop: Callable[[], Any], count: int) -> TracedList | None:
+    """Return the list of so many items that a loop makes, or None if it cannot be traced."""
+    try:
+        made = loop()
+    except _UNLOOPED:
+        return None
+    if not isinstance(made, TracedList) or not made.columns:
+        return None
+    the_trace().looped = max(the_trace().looped, count)
+    return _of_known_length(made, count)
+
+
+# What tells that a loop of the program cannot do what Python does.
+_UNLOOPED = (
+    NonConcreteError, LoopTypeError, BranchError, UndefinedError, AliasError, UnsupportedError, TypeRuleError,
+)  # fmt: skip
+
+
+def _gives_traced(items: Any) -> bool:
+    """Tell whether items are traced whichever they are, as those of an array and not those of a range are."""
+    if isinstance(items, loops.Zipped):
+        return any(map(_gives_traced, items.parts))
+    return isinstance(items, (Traced, TracedList, loops.Rows, loops.Items))
+
+
+def _of_known_length(made: TracedList, count: int) -> TracedList:
+    """Return a list that a loop has made as one of which it is known how long it is."""
+    shapes = [(count, *column.type.shape[1:]) for column in made.columns]
+    columns = [column.reshape(shape) for column, shape in zip(made.columns, shapes, strict=True)]
+    return made._also_in(TracedList(made.layout, columns))
+
+
 def collected(items: Any, make: Callable[[list[Any]], Any]) -> Any:
     """The list of what `make` makes of lists of one item each, in a row."""
     return run(_collect, items, lambda item: list(make([item])))
@@ -276,15 +394,21 @@ def are_decided(items: Any, held: list[Any], ask: Callable[[Any], Any] | None) -
         return True
     if ask is None or any(isinstance(item, Iterator) for item in held):
         return False
+    try:
+        _asked(items, ask)
+    except NonConcreteError:
+        return False
+    return True
+
+
+def _asked(items: Any, ask: Callable[[Any], Any]) -> Any:
+    """Ask for the conditions of a comprehension, and for what it goes over, in a region that is thrown away."""
     with the_trace().region("asked") as scope:
         try:
-            ask(items)
-        except NonConcreteError:
-            return False
+            return ask(items)
         finally:
             scope.suspend()
             discard(scope)
-    return True
 
 
 def _may_be_traced(item: Any) -> bool:

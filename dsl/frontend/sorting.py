@@ -1,6 +1,7 @@
 """`sorted`, `min` and `max` of items that may be traced: the first of equal items comes first, as in Python.
 
-Items whose number the data decides are sorted by the program; of others, neighbours change places by `cond`, so there may not be many.
+Numbers, and items whose number the data decides, are sorted by the program; of others, neighbours change places by `cond`, so there may
+not be many.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def _extreme(
     """Make `min` or `max`; `pick` tells whether the first of two items is taken before the second."""
 
     def choose(*args: Any, key: Any = None, **kwargs: Any) -> Any:
+        if len(args) == 1 and key is not None:
+            args = (sequences.listed(args[0], key),)
         if len(args) == 1 and _is_ordered_by_items(args[0], key):
             first = functools.partial(sequences.first, args[0], key, name == "max")
             if "default" not in kwargs:
@@ -119,14 +122,18 @@ def sorted_items(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
     """`sorted(items, key=key, reverse=reverse)`."""
     if isinstance(items, Traced) and key is None:
         ordered = _FUNCTIONS["sort"](items)
-        return list(ordered[::-1] if reverse else ordered)
+        return sequences.listed(ordered[::-1] if reverse else ordered)
+    items = sequences.listed(items, key)
     if isinstance(items, TracedList):
         return sequences.ordered(items, key, reverse)
-    items = list(items)
     pairs = [(item if key is None else call(key, item), item) for item in items]
     if _are_decided([k for k, _ in pairs]):
         order = sorted(range(len(pairs)), key=lambda j: pairs[j][0], reverse=reverse)
         return [pairs[j][1] for j in order]
+    if len(pairs) > _MOST_SORTED:
+        keys, made = (sequences.of_numbers(column) for column in zip(*pairs, strict=True))
+        if keys is not None and made is not None:
+            return sequences.in_order(made, keys, reverse)
     return [item for _, item in _sorted_pairs(pairs, reverse)]
 
 

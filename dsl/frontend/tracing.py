@@ -332,9 +332,33 @@ def _kind_of(found: Any) -> str:
 def trace_call(
     fn: Callable[..., Any], arguments: Arguments, name: str, pattern: Pattern | None = None
 ) -> TracedFunction:
-    """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes."""
+    """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes.
+
+    Lists of many items are made by loops of the program. If the function needs Python's own lists, it is traced again with those.
+    """
     refuse_generator(fn)
     trace = Trace(name)
+    try:
+        return _trace_once(trace, fn, arguments, name, pattern)
+    except DslError as error:
+        if not 0 < trace.looped <= _MOST_UNROLLED:
+            raise
+        looped = error
+    again = Trace(name)
+    again.unrolls = True
+    try:
+        return _trace_once(again, fn, arguments, name, pattern)
+    except DslError:
+        raise looped from None
+
+
+# Items of which Python makes a list after all: thousands take seconds to trace, and minutes to compile.
+_MOST_UNROLLED = 2048
+
+
+def _trace_once(
+    trace: Trace, fn: Callable[..., Any], arguments: Arguments, name: str, pattern: Pattern | None
+) -> TracedFunction:
     trace.trial = pattern is not None
     with tracing(trace):
         handles, inputs = _make_inputs(trace, arguments, pattern)

@@ -13,11 +13,13 @@ from dsl.frontend.carried import Carried, Key, Pass
 from dsl.frontend.leaves import (
     Info,
     are_equal,
+    are_tuples,
     describe,
     info_of,
     is_known,
     is_traced_array,
     join,
+    parts_of,
     same_view,
     the_trace,
     visible_shape,
@@ -27,6 +29,7 @@ from dsl.frontend.regions import absent_optional
 from dsl.frontend.scopes import Storage, Trace, here
 from dsl.frontend.sharing import Sharing, others
 from dsl.frontend.state import Snapshot, Undefined, is_numeric
+from dsl.frontend.trees import LEAF, Structure, unflatten
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Value
 
@@ -166,16 +169,32 @@ def allow_none(loop: Carried, after: Snapshot) -> bool:
         end = after.structures[cell]
         if structure == end or not loop.state.is_assigned(cell):
             continue
-        if structure.type is type(None) and all(map(is_numeric, after.leaves[cell])):
-            objects[cell] = absent_optional(end, after.leaves[cell])
-        elif (end.type is type(None) and all(map(is_numeric, loop.before.leaves[cell]))) or (
-            end.type is TracedOptional and end.keys[0] == structure
-        ):
-            objects[cell] = TracedOptional(structure, True, loop.before.leaves[cell])
+        sides = (structure, loop.before.leaves[cell]), (end, after.leaves[cell])
+        objects[cell] = _with_optionals(objects[cell], *sides)
     if all(a is b for a, b in zip(objects, loop.before.objects, strict=True)):
         return False
     loop.state.put(objects)
     return True
+
+
+def _with_optionals(
+    item: Any, before: tuple[Structure, list[Any]], after: tuple[Structure, list[Any]]
+) -> Any:
+    """Return an item, or a tuple with items, that may be None or a value: one before a trip, the other after it."""
+    (structure, leaves), (end, ends) = before, after
+    if structure.type is type(None) and all(map(is_numeric, ends)):
+        return absent_optional(end, ends)
+    if (end.type is type(None) and all(map(is_numeric, leaves))) or (
+        end.type is TracedOptional and end.keys[0] == structure
+    ):
+        return TracedOptional(structure, True, leaves)
+    if structure == end or not are_tuples(structure, end):
+        return item
+    sides = zip(item, parts_of(*before), parts_of(*after), strict=True)
+    made = [_with_optionals(*side) for side in sides]
+    same = all(a is b for a, b in zip(made, item, strict=True))
+    leaf = Structure(structure.type, structure.keys, (LEAF,) * len(made))
+    return item if same else unflatten(leaf, made)
 
 
 def _shared_after(loop: Carried, run: Pass, after: Snapshot) -> list[tuple[Key, Key | Storage]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,9 @@ from dsl.frontend.functions.moments import average
 from dsl.frontend.functions.reduce import sum_
 from dsl.frontend.functions.shape import atleast_1d, moveaxis
 from dsl.frontend.library import implements
+from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.sequences import each_of_many
 from dsl.frontend.traced import Traced, emit, fresh, lift, read, wrap
 from dsl.ir.dims import DimLike
 from dsl.ir.types import size_of
@@ -328,7 +331,7 @@ def _fit_covariance(lhs: Any, scale: Any, residuals: Any, rhs: Any, cov: Any) ->
 
 @implements("apply_along_axis")
 def apply_along_axis(func1d: Any, axis: Any, arr: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a function on each vector along an axis; the vectors are unrolled."""
+    """Call a function on each vector along an axis; over many vectors by a loop of the program."""
     x = array_of(arr)
     axis = normal_axis(axis, x.ndim)
     rest = tuple(d for k, d in enumerate(dims_of(x)) if k != axis)
@@ -342,15 +345,20 @@ def apply_along_axis(func1d: Any, axis: Any, arr: Any, *args: Any, **kwargs: Any
             "Cannot apply_along_axis when any iteration dimensions are 0", location=here()
         )
     rows = with_dims(moveaxis(x, axis, -1), (count, dims_of(x)[axis]))
-    results = [
-        array_of(call_user(func1d, rows[k], *args, **kwargs)) for k in np.arange(count).tolist()
-    ]
-    joined = stack([convert(r, results[0].dtype) for r in results])
-    shaped = with_dims(joined, (*rest, *dims_of(results[0])))
-    inner = results[0].ndim
+    joined = _results_of(rows, lambda row: array_of(call_user(func1d, row, *args, **kwargs)))
+    shaped = with_dims(joined, (*rest, *dims_of(joined)[1:]))
+    inner = joined.ndim - 1
     last = len(rest)
     order = (*range(axis), *range(last, last + inner), *range(axis, last))
     return wrap(read(shaped.transpose(order))) if shaped.ndim else shaped
+
+
+def _results_of(rows: Any, function: Callable[[Any], Any]) -> Any:
+    """Return what a function gives for each row, stacked; the dtype is that of the first, as in NumPy."""
+    made = each_of_many(rows, rows, lambda some: [function(row) for row in some], list)
+    if isinstance(made, TracedList):
+        return made.array()
+    return stack([convert(result, made[0].dtype) for result in made])
 
 
 @implements("apply_over_axes")
