@@ -458,7 +458,7 @@ class Compiled(Generic[P, R]):
             if old != new
         ]
         fixed = [
-            f"static argument {n} was {o[1]!r}, now {v[1]!r}"
+            f"static argument {n} was {o!r}, now {v!r}"
             for (n, v), (_, o) in zip(arguments.key[2], last[2], strict=True)
             if v != o
         ]

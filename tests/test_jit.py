@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import functools
 import os
 import pickle
@@ -92,6 +93,86 @@ def test_static_values_of_other_types_are_compiled_anew() -> None:
     assert f(1, 2).__class__ is int
     assert f(1, 2.0).__class__ is float
     assert f(1, True) == 1
+
+
+@pytest.mark.parametrize(
+    "values", [(0.0, -0.0), ((1,), (1.0,), (True,), (1 + 0j,), (np.float32(1),)), ((0.0,), (-0.0,))]
+)
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x]], ids=["plain", "in a list"])
+def test_static_values_that_are_equal_but_of_other_types_or_bits_are_told_apart(
+    values: tuple[Any, ...], wrap: Any
+) -> None:
+    def multiply(x, k):
+        x = x[0] if isinstance(x, list) else x
+        return x * (k[0] if isinstance(k, tuple) else k)
+
+    f = dsl.jit(multiply, static_argnames="k")
+    for k in (*values, *values):
+        expected = multiply(np.ones(2, np.int64), k)
+        found = f(wrap(np.ones(2, np.int64)), k)
+        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+
+
+def test_equal_static_values_of_the_same_types_and_bits_are_compiled_once() -> None:
+    f = dsl.jit(lambda x, k: x * k[1], static_argnames="k")
+    assert [f(1.0, (float("nan"), float(text))) for text in ("2", "2.0", "2")] == [2.0, 2.0, 2.0]
+    assert f.cache_info().entries == 1
+
+
+@pytest.mark.parametrize("values", [(0.0, -0.0), (1, 1.0, True), ((1,), (1.0,)), ((0.0,), (-0.0,))])
+def test_globals_that_are_replaced_by_equal_ones_of_other_types_or_bits_are_seen(
+    values: tuple[Any, ...],
+) -> None:
+    factor: Any = None
+
+    def multiply(x):
+        return x * (factor[0] if isinstance(factor, tuple) else factor)
+
+    f = dsl.jit(multiply)
+    for value in (*values, *values):
+        factor = value
+        expected, found = multiply(np.ones(2, np.int64)), f(np.ones(2, np.int64))
+        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 3
+
+
+class Metres(float):
+    """A number with a name."""
+
+    unit = "m"
+
+
+def test_numbers_of_derived_classes_are_values() -> None:
+    def scaled(x, level, length):
+        assert length.unit == "m"
+        return (x[:level] if level is Level.LOW else -x) * level * length, level.name
+
+    f = dsl.jit(scaled)
+    for level, length in ((Level.LOW, 2.0), (Level.HIGH, 2.0), (Level.LOW, 3.0), (Level.LOW, 2.0)):
+        expected = scaled(line(), level, Metres(length))
+        found = f(line(), level, Metres(length))
+        assert np.array_equal(found[0], expected[0])
+        assert found[1] == expected[1]
+    assert f.cache_info().entries == 3
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_numpy_integers_whose_values_are_needed_are_values(kind: Any) -> None:
+    def parts(x, axis, n):
+        return x.sum(axis=axis), np.linspace(0, 1, n), np.split(x, n), np.tile(x, n)
+
+    f = dsl.jit(parts)
+    for axis, n in ((0, 2), (1, 2), (1, 1), (0, 2)):
+        expected, found = parts(np.ones((2, 3)), axis, n), f(np.ones((2, 3)), kind(axis), kind(n))
+        assert all(map(np.array_equal, flat(found), flat(expected)))
+
+
+def flat(parts: Any) -> list[Any]:
+    return [item for part in parts for item in (part if isinstance(part, list) else [part])]
 
 
 def test_python_numbers_are_inputs() -> None:

@@ -54,6 +54,7 @@ from dsl.ir.graph import Graph, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
+from dsl.ir.sameness import identity
 from dsl.ir.types import Shape, TensorType, bind_shape
 
 __all__ = ["Traced", "TracedFunction", "trace_call"]
@@ -315,10 +316,7 @@ def _same(found: Any, expected: Any) -> bool:
         found, (int, float, complex, str, bytes, tuple, np.generic)
     ):
         return False
-    try:
-        return bool(found == expected) or bool(found != found and expected != expected)
-    except ValueError:
-        return False
+    return identity(found) == identity(expected)
 
 
 def _kind_of(found: Any) -> str:

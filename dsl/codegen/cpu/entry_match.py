@@ -168,7 +168,8 @@ def _emit_match_scalar(module: Module) -> None:
         wanted = layout.param(f, record, "descr", "ptr")
         with f.if_(f.compare("eq", wanted, object)):
             f.ret(1)
-        equal = f.call("i32", "PyObject_RichCompareBool", object, wanted, f.as_value(_EQUAL, "i32"))
+        alike = layout.param(f, record, "root", "ptr")
+        equal = f.call("i32", "PyObject_RichCompareBool", alike, object, f.as_value(_EQUAL, "i32"))
         f.ret(f.compare("eq", equal, 1))
     with f.if_(f.compare("eq", kind, layout.BOOL)):
         is_true = f.compare("eq", object, words.get(f, "true", "ptr"))
