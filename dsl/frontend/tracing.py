@@ -178,6 +178,12 @@ class TracedFunction:
                 if location is not None:
                     error.add_note(location.excerpt())
                 raise error
+            if not _has_elements_apart(target):
+                raise AliasError(
+                    f"an argument is written whose elements may share memory: shape {target.shape}, strides {target.strides}",
+                    location=location,
+                    remedy="pass a copy of it, or write the array that it is a view of",
+                )
             for k, other in enumerate(arrays):
                 if (
                     k != source
@@ -191,6 +197,20 @@ class TracedFunction:
                         location=location,
                         remedy="pass a copy of one of them, or write the result into an array of its own",
                     )
+
+
+def _has_elements_apart(array: np.ndarray) -> bool:
+    """Tell whether each step along an axis goes past all that the shorter steps reach, as in every slice of an array.
+
+    Entries ask the same before they take an array to write.
+    """
+    reach = array.itemsize
+    steps = sorted((abs(s), d) for s, d in zip(array.strides, array.shape, strict=True) if d != 1)
+    for step, dim in steps if array.size else ():
+        if step < reach:
+            return False
+        reach += (dim - 1) * step
+    return True
 
 
 def _check_here(arrays: list[Any]) -> None:
