@@ -6,6 +6,8 @@ import collections
 import dataclasses
 import enum
 import functools
+import gc
+import linecache
 import os
 import pickle
 import subprocess
@@ -21,6 +23,7 @@ from plainly import check_as_plain
 
 import dsl
 from dsl.config import config
+from dsl.frontend import convert, scopes
 from dsl.ir.parser import parse
 
 WEIGHTS = np.arange(3.0)
@@ -718,6 +721,52 @@ def test_numbers_keep_their_kind(value: Any) -> None:
     for f in (lambda v: v, lambda v: v + v, lambda v: v * 2, lambda v: (v, [v])):
         assert type(dsl.jit(f)(value)) is type(f(value))
         check_as_plain(f, value)
+
+
+def test_code_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    file = tmp_path / "made.py"
+
+    def run_new_function(factor: int) -> Any:
+        text = f"def scale(x):\n    if x[0] > 0:\n        return x * {factor}\n    return [v for v in x][0] + x\n"
+        file.write_text(text)
+        linecache.checkcache(str(file))
+        space: dict[str, Any] = {}
+        exec(compile(text, str(file), "exec"), space)
+        return dsl.jit(space["scale"])(line())
+
+    def known() -> list[int]:
+        gc.collect()
+        return [len(convert._generated), len(scopes._lines)]
+
+    run_new_function(2)
+    before = known()
+    for factor in range(3, 7):
+        np.testing.assert_array_equal(run_new_function(10**factor), line() * 10**factor)
+    assert known() == before
+
+
+def test_asserts_are_left_out_where_python_leaves_them_out(tmp_path: Path) -> None:
+    file = tmp_path / "checked.py"
+    file.write_text(
+        "import numpy as np, dsl\n"
+        "@dsl.jit\n"
+        "def checked(x):\n"
+        "    assert (total := x.sum()) > 0, 'not positive'\n"
+        "    for v in x:\n"
+        "        assert v > 0\n"
+        "    return x + __debug__\n"
+        "print(checked(-np.ones(2)))\n"
+    )
+    root = str(Path(__file__).parent.parent)
+    found = [
+        subprocess.run(
+            [sys.executable, *options, str(file)], env={**os.environ, "PYTHONPATH": root},
+            capture_output=True, text=True, check=False,
+        )
+        for options in (["-O"], [])
+    ]  # fmt: skip
+    assert found[0].stdout == "[-1. -1.]\n"
+    assert "AssertionError: not positive" in found[1].stderr
 
 
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
