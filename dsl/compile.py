@@ -408,7 +408,7 @@ class Compiled(Generic[P, R]):
                 "%s: the array `%s` (%d bytes) is a hidden input",
                 name,
                 item.name,
-                item.array.nbytes,
+                item.nbytes,
             )
         _dump(traced.graph, "00_traced")
         optimized = optimize(traced.graph, times)

@@ -13,6 +13,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -536,6 +537,7 @@ def test_attributes_are_those_of_the_function() -> None:
     assert squared.__module__ == __name__
     assert squared.__wrapped__(3) == 9
     assert "squared" in repr(squared)
+    assert repr(squared.lower(line())) == "<squared lowered for (f64[3])>"
 
 
 def test_a_compiled_function_is_pickled_by_its_function() -> None:
@@ -743,6 +745,36 @@ def test_code_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     for factor in range(3, 7):
         np.testing.assert_array_equal(run_new_function(10**factor), line() * 10**factor)
     assert known() == before
+
+
+def write_first(x):
+    x[0] = 1
+    return x[1:]
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x + 1, write_first, add_weights, lambda x: [x, x.T]]
+)
+@pytest.mark.parametrize("make", [line, lambda: line(6)[::2]], ids=["whole", "strided"])
+def test_arrays_do_not_outlive_the_calls_they_were_passed_to(function: Any, make: Any) -> None:
+    f = dsl.jit(function)
+    for _ in range(2):
+        x = make()
+        gone = weakref.ref(x)
+        f(x)
+        del x
+        gc.collect()
+        assert gone() is None
+
+
+def test_an_array_outside_does_not_outlive_its_replacement() -> None:
+    table = line()
+    f = dsl.jit(lambda x: x + table)
+    f(line())
+    gone, table = weakref.ref(table), line() * 2
+    gc.collect()
+    assert gone() is None
+    np.testing.assert_array_equal(f(line()), line() * 3)
 
 
 def test_asserts_are_left_out_where_python_leaves_them_out(tmp_path: Path) -> None:

@@ -124,13 +124,17 @@ def _function_at(frame: Any) -> str:
 
 @dataclass(eq=False)
 class Capture:
-    """An array from outside the function: where it is read from at each call, and its handle in the trace."""
+    """An array from outside the function: where it is read from at each call, and its handle in the trace.
+
+    It does not hold the array, which another may take the place of.
+    """
 
     holder: Any
     key: Any
-    array: Any
     storage: Storage
     name: str
+    nbytes: int
+    is_contiguous: bool
 
 
 _LONGEST_CHAIN = 8

@@ -91,7 +91,6 @@ class TracedFunction:
     attributes: list[
         tuple[Any, str, bool, Structure, list[Source]]
     ]  # those assigned, and those whose list or dict is changed in place
-    keep: list[Any] = field(default_factory=list)
     shared: list[tuple[Any, Any, int]] = field(
         default_factory=list
     )  # captured arrays that are arguments too
@@ -571,7 +570,6 @@ def _finish(
         written,
         containers,
         attributes,
-        trace.keep,
     )
     made.resources = trace.resources
     origins = {index for index, _, _ in written}
