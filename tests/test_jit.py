@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import cmath
 import collections
 import dataclasses
 import enum
 import functools
 import gc
 import linecache
+import math
 import os
 import pickle
 import subprocess
@@ -177,6 +179,33 @@ def test_numpy_integers_whose_values_are_needed_are_values(kind: Any) -> None:
 
 def flat(parts: Any) -> list[Any]:
     return [item for part in parts for item in (part if isinstance(part, list) else [part])]
+
+
+def test_items_of_bytes_and_strings_are_values() -> None:
+    f = dsl.jit(lambda x, text: x + (text[0] if isinstance(text, bytes) else len(text[0])))
+    assert [f(1.0, text) for text in (b"a", b"b", "cd", b"a")] == [98.0, 99.0, 2.0, 98.0]
+
+
+def test_dicts_in_another_order_are_another_structure() -> None:
+    def digits(numbers):
+        total = 0
+        for _, number in numbers.items():
+            total = 10 * total + number
+        return total
+
+    f, names = dsl.jit(digits), dsl.jit(lambda **numbers: [*numbers])
+    for _ in range(2):
+        assert f({"b": 1, "a": 2}) == f({"a": 1, "b": 2}) == 12
+        assert names(b=1, a=2) == ["b", "a"]
+        assert names(a=1, b=2) == ["a", "b"]
+
+
+@pytest.mark.parametrize("function", [math.fsum, cmath.sqrt, cmath.phase, lambda x: range(x)[0]])
+def test_no_array_becomes_a_number(function: Any) -> None:
+    f = dsl.jit(lambda x: function(x))
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            f(np.ones((1, 1), int))
 
 
 def test_python_numbers_are_inputs() -> None:

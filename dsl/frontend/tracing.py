@@ -308,7 +308,7 @@ def look_up(holder: Any, key: Any) -> Any:
             return holder.cell_contents
         except ValueError:
             return None
-    if isinstance(holder, (dict, list, tuple)):
+    if isinstance(holder, (dict, list, tuple, str, bytes, range)):
         try:
             return holder[key]
         except (KeyError, IndexError):

@@ -81,7 +81,7 @@ class _Source:
             return f"{self.held(holder)}.cell_contents"
         if type(holder) is dict:
             return f"{self.held(holder.get)}({self.key(key)})"
-        if isinstance(holder, (dict, list, tuple)):
+        if isinstance(holder, (dict, list, tuple, str, bytes, range)):
             return f"{_OWN}look_up({self.held(holder)}, {self.key(key)})"
         return f"{_OWN}getattr({self.held(holder)}, {self.key(key)}, None)"
 
@@ -124,7 +124,9 @@ class _Source:
             return self.require(f"{name} is None")
         self.require(f"{_OWN}type({name}) is {self.held(kind)}")
         is_container = issubclass(kind, (tuple, list, dict))
-        if is_container:
+        if issubclass(kind, dict) and len(structure.keys) > 1:  # whose order the function may see
+            self.require(f"[*{name}] == {self.held(list(structure.keys))}")
+        elif is_container:
             self.require(f"{_OWN}len({name}) == {len(structure.children)}")
         for key, child in zip(structure.keys, structure.children, strict=True):
             at = f"[{self.key(key)}]" if is_container else f".{key}"
