@@ -411,7 +411,7 @@ class Compiled(Generic[P, R]):
                 "%s: the array `%s` (%d bytes) is a hidden input",
                 name,
                 item.name,
-                item.array.nbytes,
+                item.nbytes,
             )
         _dump(traced.graph, "00_traced")
         optimized = optimize(traced.graph, times)
@@ -461,7 +461,7 @@ class Compiled(Generic[P, R]):
             if old != new
         ]
         fixed = [
-            f"static argument {n} was {o[1]!r}, now {v[1]!r}"
+            f"static argument {n} was {o!r}, now {v!r}"
             for (n, v), (_, o) in zip(arguments.key[2], last[2], strict=True)
             if v != o
         ]

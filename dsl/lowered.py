@@ -20,7 +20,7 @@ TEXTS = ("partitioned", "kernels", "llvm", "asm", "ptx")
 STAGES = (*GRAPHS, "placed", *TEXTS)
 
 
-@dataclass
+@dataclass(repr=False)
 class Lowered:
     """What `Compiled.lower` returns. `times` has the seconds that each phase of compiling took."""
 
@@ -32,6 +32,10 @@ class Lowered:
     executable: Callable[[list[Any]], list[Any]]
     stages: dict[str, Graph] = field(default_factory=dict)
     pattern: Pattern | None = None  # the sizes that it takes, if more than those of one call
+
+    def __repr__(self) -> str:
+        types = ", ".join(str(param.type) for param in self.traced.graph.params)
+        return f"<{self.name} lowered for ({types})>"
 
     def graph(self, stage: str = "optimized") -> Graph:
         """Return the graph at a stage."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import cmath
 import collections
 import dataclasses
+import enum
 import functools
+import gc
+import linecache
+import math
 import os
 import pickle
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +26,7 @@ from plainly import check_as_plain
 
 import dsl
 from dsl.config import config
+from dsl.frontend import convert, scopes
 from dsl.ir.parser import parse
 
 WEIGHTS = np.arange(3.0)
@@ -92,6 +99,113 @@ def test_static_values_of_other_types_are_compiled_anew() -> None:
     assert f(1, 2).__class__ is int
     assert f(1, 2.0).__class__ is float
     assert f(1, True) == 1
+
+
+@pytest.mark.parametrize(
+    "values", [(0.0, -0.0), ((1,), (1.0,), (True,), (1 + 0j,), (np.float32(1),)), ((0.0,), (-0.0,))]
+)
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x]], ids=["plain", "in a list"])
+def test_static_values_that_are_equal_but_of_other_types_or_bits_are_told_apart(
+    values: tuple[Any, ...], wrap: Any
+) -> None:
+    def multiply(x, k):
+        x = x[0] if isinstance(x, list) else x
+        return x * (k[0] if isinstance(k, tuple) else k)
+
+    f = dsl.jit(multiply, static_argnames="k")
+    for k in (*values, *values):
+        expected = multiply(np.ones(2, np.int64), k)
+        found = f(wrap(np.ones(2, np.int64)), k)
+        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+
+
+def test_equal_static_values_of_the_same_types_and_bits_are_compiled_once() -> None:
+    f = dsl.jit(lambda x, k: x * k[1], static_argnames="k")
+    assert [f(1.0, (float("nan"), float(text))) for text in ("2", "2.0", "2")] == [2.0, 2.0, 2.0]
+    assert f.cache_info().entries == 1
+
+
+@pytest.mark.parametrize("values", [(0.0, -0.0), (1, 1.0, True), ((1,), (1.0,)), ((0.0,), (-0.0,))])
+def test_globals_that_are_replaced_by_equal_ones_of_other_types_or_bits_are_seen(
+    values: tuple[Any, ...],
+) -> None:
+    factor: Any = None
+
+    def multiply(x):
+        return x * (factor[0] if isinstance(factor, tuple) else factor)
+
+    f = dsl.jit(multiply)
+    for value in (*values, *values):
+        factor = value
+        expected, found = multiply(np.ones(2, np.int64)), f(np.ones(2, np.int64))
+        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 3
+
+
+class Metres(float):
+    """A number with a name."""
+
+    unit = "m"
+
+
+def test_numbers_of_derived_classes_are_values() -> None:
+    def scaled(x, level, length):
+        assert length.unit == "m"
+        return (x[:level] if level is Level.LOW else -x) * level * length, level.name
+
+    f = dsl.jit(scaled)
+    for level, length in ((Level.LOW, 2.0), (Level.HIGH, 2.0), (Level.LOW, 3.0), (Level.LOW, 2.0)):
+        expected = scaled(line(), level, Metres(length))
+        found = f(line(), level, Metres(length))
+        assert np.array_equal(found[0], expected[0])
+        assert found[1] == expected[1]
+    assert f.cache_info().entries == 3
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_numpy_integers_whose_values_are_needed_are_values(kind: Any) -> None:
+    def parts(x, axis, n):
+        return x.sum(axis=axis), np.linspace(0, 1, n), np.split(x, n), np.tile(x, n)
+
+    f = dsl.jit(parts)
+    for axis, n in ((0, 2), (1, 2), (1, 1), (0, 2)):
+        expected, found = parts(np.ones((2, 3)), axis, n), f(np.ones((2, 3)), kind(axis), kind(n))
+        assert all(map(np.array_equal, flat(found), flat(expected)))
+
+
+def flat(parts: Any) -> list[Any]:
+    return [item for part in parts for item in (part if isinstance(part, list) else [part])]
+
+
+def test_items_of_bytes_and_strings_are_values() -> None:
+    f = dsl.jit(lambda x, text: x + (text[0] if isinstance(text, bytes) else len(text[0])))
+    assert [f(1.0, text) for text in (b"a", b"b", "cd", b"a")] == [98.0, 99.0, 2.0, 98.0]
+
+
+def test_dicts_in_another_order_are_another_structure() -> None:
+    def digits(numbers):
+        total = 0
+        for _, number in numbers.items():
+            total = 10 * total + number
+        return total
+
+    f, names = dsl.jit(digits), dsl.jit(lambda **numbers: [*numbers])
+    for _ in range(2):
+        assert f({"b": 1, "a": 2}) == f({"a": 1, "b": 2}) == 12
+        assert names(b=1, a=2) == ["b", "a"]
+        assert names(a=1, b=2) == ["a", "b"]
+
+
+@pytest.mark.parametrize("function", [math.fsum, cmath.sqrt, cmath.phase, lambda x: range(x)[0]])
+def test_no_array_becomes_a_number(function: Any) -> None:
+    f = dsl.jit(lambda x: function(x))
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            f(np.ones((1, 1), int))
 
 
 def test_python_numbers_are_inputs() -> None:
@@ -452,6 +566,7 @@ def test_attributes_are_those_of_the_function() -> None:
     assert squared.__module__ == __name__
     assert squared.__wrapped__(3) == 9
     assert "squared" in repr(squared)
+    assert repr(squared.lower(line())) == "<squared lowered for (f64[3])>"
 
 
 def test_a_compiled_function_is_pickled_by_its_function() -> None:
@@ -637,6 +752,82 @@ def test_numbers_keep_their_kind(value: Any) -> None:
     for f in (lambda v: v, lambda v: v + v, lambda v: v * 2, lambda v: (v, [v])):
         assert type(dsl.jit(f)(value)) is type(f(value))
         check_as_plain(f, value)
+
+
+def test_code_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    file = tmp_path / "made.py"
+
+    def run_new_function(factor: int) -> Any:
+        text = f"def scale(x):\n    if x[0] > 0:\n        return x * {factor}\n    return [v for v in x][0] + x\n"
+        file.write_text(text)
+        linecache.checkcache(str(file))
+        space: dict[str, Any] = {}
+        exec(compile(text, str(file), "exec"), space)
+        return dsl.jit(space["scale"])(line())
+
+    def known() -> list[int]:
+        gc.collect()
+        return [len(convert._generated), len(scopes._lines)]
+
+    run_new_function(2)
+    before = known()
+    for factor in range(3, 7):
+        np.testing.assert_array_equal(run_new_function(10**factor), line() * 10**factor)
+    assert known() == before
+
+
+def write_first(x):
+    x[0] = 1
+    return x[1:]
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x + 1, write_first, add_weights, lambda x: [x, x.T]]
+)
+@pytest.mark.parametrize("make", [line, lambda: line(6)[::2]], ids=["whole", "strided"])
+def test_arrays_do_not_outlive_the_calls_they_were_passed_to(function: Any, make: Any) -> None:
+    f = dsl.jit(function)
+    for _ in range(2):
+        x = make()
+        gone = weakref.ref(x)
+        f(x)
+        del x
+        gc.collect()
+        assert gone() is None
+
+
+def test_an_array_outside_does_not_outlive_its_replacement() -> None:
+    table = line()
+    f = dsl.jit(lambda x: x + table)
+    f(line())
+    gone, table = weakref.ref(table), line() * 2
+    gc.collect()
+    assert gone() is None
+    np.testing.assert_array_equal(f(line()), line() * 3)
+
+
+def test_asserts_are_left_out_where_python_leaves_them_out(tmp_path: Path) -> None:
+    file = tmp_path / "checked.py"
+    file.write_text(
+        "import numpy as np, dsl\n"
+        "@dsl.jit\n"
+        "def checked(x):\n"
+        "    assert (total := x.sum()) > 0, 'not positive'\n"
+        "    for v in x:\n"
+        "        assert v > 0\n"
+        "    return x + __debug__\n"
+        "print(checked(-np.ones(2)))\n"
+    )
+    root = str(Path(__file__).parent.parent)
+    found = [
+        subprocess.run(
+            [sys.executable, *options, str(file)], env={**os.environ, "PYTHONPATH": root},
+            capture_output=True, text=True, check=False,
+        )
+        for options in (["-O"], [])
+    ]  # fmt: skip
+    assert found[0].stdout == "[-1. -1.]\n"
+    assert "AssertionError: not positive" in found[1].stderr
 
 
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]

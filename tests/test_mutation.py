@@ -718,6 +718,20 @@ def test_a_captured_array_that_overlaps_an_argument_is_refused() -> None:
     np.testing.assert_array_equal(TABLE, 0)
 
 
+def test_a_written_argument_whose_own_elements_overlap_is_refused() -> None:
+    @dsl.jit
+    def add(x, y):
+        x += y
+
+    memory = np.zeros(9)
+    for _ in range(2):  # the first call is taken by another way than those after it
+        with pytest.raises(dsl.errors.AliasError, match="elements may share memory"):
+            add(
+                np.lib.stride_tricks.sliding_window_view(memory, 3, writeable=True), np.ones((7, 3))
+            )
+    assert not memory.any()
+
+
 def swap_names(x, y, n):
     for _ in range(n):
         y[1:-1] = 0.5 * (x[2:] + x[:-2])

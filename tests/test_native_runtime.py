@@ -284,6 +284,12 @@ def test_a_written_array_has_each_element_once() -> None:
     f = dumper(ArrayParam(F4, ("n",), "any", written=True))
     x = as_strided(np.zeros(1, F4), (4,), (0,))
     assert f(x) is NotImplemented
+    for strides in ("any", (4, 4)):
+        f = dumper(ArrayParam(F4, ("n", "m"), strides, written=True))
+        assert f(as_strided(np.zeros(9, F4), (4, 4), (4, 4))) is NotImplemented
+    f = dumper(ArrayParam(F4, ("n", "m"), "any", written=True))
+    for whole in (np.zeros((6, 8), F4), np.zeros((6, 8), F4).T):
+        assert f(whole[::-2, ::3]) is not NotImplemented
 
 
 @pytest.mark.parametrize("order", [0, 1])

@@ -1,4 +1,4 @@
-"""Numbers that are known while tracing meet integer dtypes that cannot hold them: refused, wrapped or promoted as NumPy does."""
+"""Python numbers meet integer dtypes that cannot hold them: refused, wrapped, promoted or compared as NumPy does."""
 
 from __future__ import annotations
 
@@ -167,3 +167,61 @@ def test_what_does_not_fit_into_64_bits_is_refused_at_its_line() -> None:
         dsl.jit(lambda x: np.where(x > 0, x, 2**70))(np.zeros(3))
     assert isinstance(caught.value, dsl.errors.NumberError)
     assert caught.value.location is not None
+
+
+# -- numbers that are known when the program runs -------------------------------------------------
+
+
+def compare_with_number(a: Any, n: int) -> Any:
+    return a < n, a <= n, a > n, a >= n, a == n, a != n, n < a, n == a, np.greater(n, a)
+
+
+def compare_elements(a: Any, n: int) -> Any:
+    below = equal = above = 0
+    for k in range(len(a)):
+        if a[k] < n:
+            below += 1
+        elif a[k] == n:
+            equal += 1
+        above += n < a[k]
+    return below, equal, above
+
+
+def count_levels(a: Any, n: int) -> Any:
+    counts = np.zeros(300, np.int64)
+    for level in range(300):
+        counts[level] = (a >= level).sum() + (a == n % 500 - level).sum()
+    return counts
+
+
+def compare_into(a: Any, n: int) -> Any:
+    found, always = np.ones(len(a), bool), np.zeros(len(a), bool)
+    np.greater(a, n, out=found)
+    np.less(a, 2**70, out=always)
+    return found, always
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
+@pytest.mark.parametrize(
+    "function", [compare_with_number, compare_elements, count_levels, compare_into]
+)
+def test_comparisons_with_numbers_of_the_run_are_exact(function: Any, dtype: str) -> None:
+    info, compiled = np.iinfo(dtype), dsl.jit(function)
+    a = np.array([info.min, info.max, 0, 1, 44, 127], dtype)
+    for n in (44, -1, 300, 256, 65580, 2**32 + 44, -(2**31) - 1, 2**63 - 1, -(2**63)):
+        for found, expected in zip(
+            np.atleast_2d(compiled(a, n)), np.atleast_2d(function(a, n)), strict=True
+        ):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("low", "high"), [(3, 300), (-1, 70), (-1, 2**40), (-(2**40), 5)])
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i4", "u8"])
+def test_limits_of_the_run_that_a_dtype_does_not_hold_limit_nothing(
+    low: int, high: int, dtype: str
+) -> None:
+    a = np.array([0, 1, 44, 127], dtype)
+    found = dsl.jit(lambda a, low, high: np.clip(a, low, high))(a, low, high)
+    expected = np.clip(a, low, high)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)

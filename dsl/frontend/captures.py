@@ -39,10 +39,13 @@ def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
     name = key if isinstance(key, str) and key.isidentifier() else "captured"
     value = trace.root.param(type, name)
     storage = Storage(value, trace.root, origin=len(trace.root.params) - 1)
-    if not array.flags.c_contiguous:
+    is_contiguous = array.flags.c_contiguous
+    if not is_contiguous:
         storage.strides = array.strides
     traced = Traced(storage)
-    trace.captures[id(holder), key] = Capture(holder, key, array, storage, name)
+    trace.captures[id(holder), key] = Capture(
+        holder, key, storage, name, array.nbytes, is_contiguous
+    )
     trace.by_array[id(array)] = traced
     trace.keep.append(array)
     return traced

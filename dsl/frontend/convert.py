@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from dsl.errors import ConversionError
+from dsl.frontend.code_table import CodeTable
 from dsl.frontend.comprehensions import (
     LOOP,
     bound_names,
@@ -37,18 +38,18 @@ __all__ = ["MUTATORS", "convert", "is_converted", "is_generated", "refuse_genera
 
 RT = "dsl__"
 _converted: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
-_generated: dict[int, types.CodeType] = {}  # by id: hashing a code object reads all of it
+_generated: CodeTable[None] = CodeTable()
 _UNTOUCHED_CALLS = {"super", "locals", "globals", "vars"}
 
 
 def is_converted(fn: types.FunctionType) -> bool:
     """Tell whether a function is the result of conversion, or was defined inside such a one."""
-    return id(fn.__code__) in _generated
+    return fn.__code__ in _generated
 
 
 def is_generated(code: types.CodeType) -> bool:
     """Tell whether code is the result of conversion."""
-    return id(code) in _generated
+    return code in _generated
 
 
 def convert(fn: types.FunctionType, runtime: Any) -> types.FunctionType:
@@ -111,7 +112,7 @@ def _inner(code: types.CodeType, name: str) -> types.CodeType:
 
 
 def _remember(code: types.CodeType) -> None:
-    _generated[id(code)] = code
+    _generated.put(code, None)
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             _remember(const)

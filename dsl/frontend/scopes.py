@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 
 from dsl.errors import AliasError, ConversionError, InternalError, LeakError
 from dsl.frontend.bounds import Place, check, check_unused
+from dsl.frontend.code_table import CodeTable
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike, lower_bound
 from dsl.ir.facts import fits, may_raise
@@ -55,9 +56,17 @@ _LIBRARIES = tuple(f"{path}{os.sep}" for path in (_OWN, _NUMPY, _NUMPY.parent / 
 _LIBRARIES += ("<dsl ",)  # what dsl writes itself, such as the code that unpacks arguments
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 _DEEPEST = 16
-# By id, since hashing a code object reads all of it; `_positions` keeps the code alive.
-_locations: dict[tuple[int, int], Location] = {}
-_positions: dict[int, tuple[Any, list[Any]]] = {}
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The places of a code object's instructions in its file, and those asked for, by the instruction's offset."""
+
+    positions: list[Any]
+    found: dict[int, Location] = field(default_factory=dict)
+
+
+_lines: CodeTable[_Lines] = CodeTable()
 
 
 class _Stack(threading.local):
@@ -75,10 +84,11 @@ def here() -> Location | None:
         frame = frame.f_back
     if frame is None:
         return None
-    key = (id(frame.f_code), frame.f_lasti)
-    if key not in _locations:
-        _locations[key] = _locate(frame)
-    return _locations[key]
+    code = frame.f_code
+    lines = _lines.get(code) or _lines.put(code, _Lines(list(code.co_positions())))
+    if frame.f_lasti not in lines.found:
+        lines.found[frame.f_lasti] = _locate(frame, lines)
+    return lines.found[frame.f_lasti]
 
 
 @functools.cache
@@ -88,14 +98,11 @@ def _is_library(file: str) -> bool:
     )
 
 
-def _locate(frame: Any) -> Location:
-    code = frame.f_code
-    if id(code) not in _positions:
-        _positions[id(code)] = (code, list(code.co_positions()))
-    line, last, column, end = _positions[id(code)][1][frame.f_lasti // 2]
+def _locate(frame: Any, lines: _Lines) -> Location:
+    line, last, column, end = lines.positions[frame.f_lasti // 2]
     single = line is not None and line == last
     return Location(
-        code.co_filename,
+        frame.f_code.co_filename,
         line or frame.f_lineno,
         _function_at(frame),
         column if single else None,
@@ -117,13 +124,17 @@ def _function_at(frame: Any) -> str:
 
 @dataclass(eq=False)
 class Capture:
-    """An array from outside the function: where it is read from at each call, and its handle in the trace."""
+    """An array from outside the function: where it is read from at each call, and its handle in the trace.
+
+    It does not hold the array, which another may take the place of.
+    """
 
     holder: Any
     key: Any
-    array: Any
     storage: Storage
     name: str
+    nbytes: int
+    is_contiguous: bool
 
 
 _LONGEST_CHAIN = 8

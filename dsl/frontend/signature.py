@@ -14,6 +14,7 @@ from dsl.errors import StaticArgumentError, UnsupportedError
 from dsl.frontend.traced import supported_dtype
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths
 from dsl.ir.remote import Remote
+from dsl.ir.sameness import Exact, identity
 from dsl.ir.types import Shape, dtype_name
 
 __all__ = ["Arguments", "Leaf", "Same", "Signature", "signature_of"]
@@ -86,7 +87,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Needs:
-    """Python numbers whose values tracing needs: those of some arguments; at level 1 all ints, at level 2 floats too.
+    """Numbers whose values tracing needs: those of some arguments; at level 1 all integers, at level 2 Python's floats too.
 
     An argument that has NumPy's name for an axis is one of them whatever is done with it.
     """
@@ -147,7 +148,7 @@ class Signature:
         )
 
     @staticmethod
-    def _static(name: str, value: Any) -> Any:
+    def _static(name: str, value: Any) -> Exact:
         try:
             hash(value)
         except TypeError:
@@ -155,7 +156,7 @@ class Signature:
                 f"the static argument `{name}` is a {type(value).__name__}, which cannot be hashed",
                 remedy="pass a tuple instead of a list, or an object with `__hash__` and `__eq__`; arrays cannot be static",
             ) from None
-        return (type(value), value)
+        return Exact(value)
 
 
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
@@ -187,23 +188,18 @@ def describe(leaf: Any, static_level: int = 0) -> Leaf:
     if is_on_device(leaf):
         dtype = supported_dtype(np.dtype(leaf.dtype))
         return Leaf("array", dtype, tuple(leaf.shape), None, Same(device_name(leaf)))
-    if isinstance(leaf, np.generic):
-        return (
-            Leaf("scalar", supported_dtype(leaf.dtype))
-            if leaf.dtype.kind in "biufcV"
-            else Leaf("static", value=leaf)
-        )
-    fixed = bool if static_level == 0 else int if static_level == 1 else (int, float, complex)
-    if isinstance(leaf, fixed) and not isinstance(leaf, np.generic):
+    if isinstance(leaf, _FIXED[static_level]):
         return Leaf("static", value=Same(leaf))
-    if isinstance(leaf, int):
-        return (
-            Leaf("python", np.dtype(np.int64))
-            if -(2**63) <= leaf < 2**63
-            else Leaf("static", value=leaf)
-        )
-    if isinstance(leaf, (float, complex)):
-        return Leaf("python", np.dtype(type(leaf)))
+    if (
+        isinstance(leaf, np.generic)
+        and type(leaf) is leaf.dtype.type
+        and leaf.dtype.kind in "biufcV"
+    ):
+        return Leaf("scalar", supported_dtype(leaf.dtype))
+    fits = not isinstance(leaf, int) or -(2**63) <= leaf < 2**63
+    if type(leaf) in (int, float, complex) and fits:
+        return Leaf("python", np.dtype(np.int64 if isinstance(leaf, int) else type(leaf)))
+    # Numbers of classes derived from these, such as members of an `IntEnum`, have methods and attributes that tracing is to see.
     return Leaf("static", value=Same(leaf))
 
 
@@ -218,7 +214,10 @@ def device_name(leaf: Any) -> str:
     return named or f"cuda:{int(getattr(getattr(leaf, 'device', None), 'id', None) or 0)}"
 
 
-_PLAIN = (str, bytes, type, np.dtype, bool, int, float, complex)
+_FIXED = (bool, (int, np.integer), (int, float, complex, np.integer))
+"""The numbers that are static at each level of `Needs`."""
+
+_PLAIN = (str, bytes, type, np.dtype, bool, int, float, complex, np.generic)
 
 
 class Same:
@@ -232,17 +231,10 @@ class Same:
             return False
         if self.item is other.item:
             return True
-        plain = isinstance(self.item, _PLAIN) and type(self.item) is type(other.item)
-        return plain and (self.item == other.item or self.item != self.item)
+        return isinstance(self.item, _PLAIN) and identity(self.item) == identity(other.item)
 
     def __hash__(self) -> int:
-        return (
-            hash(self.item)
-            if isinstance(self.item, _PLAIN) and self.item == self.item
-            else id(type(self.item))
-            if isinstance(self.item, float)
-            else id(self.item)
-        )
+        return hash(identity(self.item)) if isinstance(self.item, _PLAIN) else id(self.item)
 
     def __repr__(self) -> str:
         return repr(self.item)

@@ -37,7 +37,7 @@ def function_tree(fn: types.FunctionType) -> FunctionTree:
         if tree is not None:
             for owner in _owner(code):
                 tree = _Mangle(owner).visit(tree)
-            return tree
+            return tree if __debug__ else _WithoutAsserts().visit(tree)
     raise SourceError(
         f"the source of `{fn.__name__}` is not available (it claims to be in {code.co_filename}), so it cannot be converted",
         location=Location(code.co_filename, code.co_firstlineno, fn.__name__),
@@ -215,6 +215,13 @@ def _owner(code: types.CodeType) -> list[str]:
     """Return the class that a function is written in, which decides what `__name` means; or nothing."""
     pairs = itertools.pairwise(code.co_qualname.split("."))
     return [name for name, inner in pairs if "<locals>" not in (name, inner)][-1:]
+
+
+class _WithoutAsserts(ast.NodeTransformer):
+    """Leave out what Python leaves out with -O."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node)
 
 
 class _Mangle(ast.NodeTransformer):

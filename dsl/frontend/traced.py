@@ -640,7 +640,11 @@ def _put(scope: Scope, base: Value, views: tuple[View, ...], value: Value) -> Va
 
 
 def fresh(value: Value, kind: Kind = Kind.ARRAY) -> Traced:
-    """Return a new handle with memory of its own."""
+    """Return a new handle with memory of its own; of a number, an array has no such handle."""
+    if kind is not Kind.ARRAY and value.shape:
+        raise TypeRuleError(
+            "only 0-dimensional arrays can be converted to Python scalars", location=here()
+        )
     return Traced(Storage(value, current_scope()), (), kind)
 
 

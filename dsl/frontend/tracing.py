@@ -54,6 +54,7 @@ from dsl.ir.graph import Graph, Value
 from dsl.ir.location import Location
 from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
+from dsl.ir.sameness import identity
 from dsl.ir.types import Shape, TensorType, bind_shape
 
 __all__ = ["Traced", "TracedFunction", "trace_call"]
@@ -90,7 +91,6 @@ class TracedFunction:
     attributes: list[
         tuple[Any, str, bool, Structure, list[Source]]
     ]  # those assigned, and those whose list or dict is changed in place
-    keep: list[Any] = field(default_factory=list)
     shared: list[tuple[Any, Any, int]] = field(
         default_factory=list
     )  # captured arrays that are arguments too
@@ -177,6 +177,12 @@ class TracedFunction:
                 if location is not None:
                     error.add_note(location.excerpt())
                 raise error
+            if not _has_elements_apart(target):
+                raise AliasError(
+                    f"an argument is written whose elements may share memory: shape {target.shape}, strides {target.strides}",
+                    location=location,
+                    remedy="pass a copy of it, or write the array that it is a view of",
+                )
             for k, other in enumerate(arrays):
                 if (
                     k != source
@@ -190,6 +196,20 @@ class TracedFunction:
                         location=location,
                         remedy="pass a copy of one of them, or write the result into an array of its own",
                     )
+
+
+def _has_elements_apart(array: np.ndarray) -> bool:
+    """Tell whether each step along an axis goes past all that the shorter steps reach, as in every slice of an array.
+
+    Entries ask the same before they take an array to write.
+    """
+    reach = array.itemsize
+    steps = sorted((abs(s), d) for s, d in zip(array.strides, array.shape, strict=True) if d != 1)
+    for step, dim in steps if array.size else ():
+        if step < reach:
+            return False
+        reach += (dim - 1) * step
+    return True
 
 
 def _check_here(arrays: list[Any]) -> None:
@@ -288,7 +308,7 @@ def look_up(holder: Any, key: Any) -> Any:
             return holder.cell_contents
         except ValueError:
             return None
-    if isinstance(holder, (dict, list, tuple)):
+    if isinstance(holder, (dict, list, tuple, str, bytes, range)):
         try:
             return holder[key]
         except (KeyError, IndexError):
@@ -315,10 +335,7 @@ def _same(found: Any, expected: Any) -> bool:
         found, (int, float, complex, str, bytes, tuple, np.generic)
     ):
         return False
-    try:
-        return bool(found == expected) or bool(found != found and expected != expected)
-    except ValueError:
-        return False
+    return identity(found) == identity(expected)
 
 
 def _kind_of(found: Any) -> str:
@@ -577,7 +594,6 @@ def _finish(
         written,
         containers,
         attributes,
-        trace.keep,
     )
     made.resources = trace.resources
     origins = {index for index, _, _ in written}

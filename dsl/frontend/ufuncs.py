@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
+from dsl.frontend.exact_comparisons import compare
 from dsl.frontend.numbers import is_plain_number, made
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
@@ -22,7 +23,6 @@ from dsl.frontend.traced import (
     normalise_axis,
     python_type,
     read,
-    shape_of,
     wrap,
     write,
 )
@@ -41,7 +41,6 @@ __all__ = [
     "special_function",
 ]
 
-_COMPARISONS = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
 _REDUCTIONS = {
     np.add: "sum", np.multiply: "prod", np.maximum: "max", np.minimum: "min", np.logical_and: "all", np.logical_or: "any",
     np.bitwise_and: "reduce_and", np.bitwise_or: "reduce_or", np.bitwise_xor: "reduce_xor",
@@ -138,11 +137,12 @@ def apply(
         lift(x) if isinstance(x, (list, tuple, range)) else _without_subclass(x) for x in inputs
     )
     loop = resolve(ufunc, inputs, dtype)
-    decided = _out_of_range(ufunc, inputs, loop)
-    if decided is not None:
-        return decided
-    values = broadcast_values([operand(x, t) for x, t in zip(inputs, loop, strict=False)])
-    outputs = current_scope().node(UFUNC_OPS[ufunc], values, {}).outputs
+    compared = compare(ufunc, inputs)
+    if compared is None:
+        values = broadcast_values([operand(x, t) for x, t in zip(inputs, loop, strict=False)])
+        outputs = tuple(current_scope().node(UFUNC_OPS[ufunc], values, {}).outputs)
+    else:
+        outputs = (compared,)
     results = tuple(_laid_out(value, order) for value in outputs)
     stored = tuple(
         _store(r, o, where, casting) for r, o in zip(results, _outs(out, len(results)), strict=True)
@@ -192,23 +192,6 @@ def operand(x: Any, dtype: np.dtype) -> Value:
     if is_plain_number(x):
         return current_scope().constant(made(x, dtype))
     return cast(read(lift(x)), dtype)
-
-
-def _out_of_range(ufunc: np.ufunc, inputs: tuple[Any, ...], loop: tuple[np.dtype, ...]) -> Any:
-    """Decide comparisons with Python ints that the other operand's dtype cannot hold."""
-    if ufunc not in _COMPARISONS or len(inputs) != 2:
-        return None
-    for k, x in enumerate(inputs):
-        if (
-            type(x) is int
-            and loop[k].kind in "iu"
-            and not np.iinfo(loop[k]).min <= x <= np.iinfo(loop[k]).max
-        ):
-            other = inputs[1 - k]
-            probe = np.zeros((), loop[k])
-            answer = bool(ufunc(x, probe) if k == 0 else ufunc(probe, x))
-            return wrap(_FUNCTIONS["_splat"](answer, shape_of(other), BOOL))
-    return None
 
 
 def broadcast_values(values: list[Value]) -> list[Value]:

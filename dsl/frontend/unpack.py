@@ -19,6 +19,7 @@ from dsl.frontend.signature import Same
 from dsl.frontend.state import refill
 from dsl.frontend.tracing import TracedFunction, look_up
 from dsl.frontend.trees import Structure
+from dsl.ir.sameness import Exact
 
 __all__ = ["unpacker"]
 
@@ -67,10 +68,11 @@ class _Source:
         self.lines.append(f"if not ({condition}): {self.slow}")
 
     def same(self, name: str, item: Any, *, equal: bool) -> None:
-        """Go the long way unless a variable is an object or, if that is as good, equal to it and of its type."""
+        """Go the long way unless a variable is an object or, if `equal` is as good, the same type and bits."""
         held = self.held(item)
         kind = self.held(type(item))
-        more = f" or {_OWN}type({name}) is {kind} and {name} == {held}" if equal else ""
+        alike = self.held(item if type(item) in (int, str, bytes) else Exact(item))
+        more = f" or {_OWN}type({name}) is {kind} and {alike} == {name}" if equal else ""
         self.require(f"{name} is {held}{more}")
 
     def outside(self, holder: Any, key: Any) -> str:
@@ -79,7 +81,7 @@ class _Source:
             return f"{self.held(holder)}.cell_contents"
         if type(holder) is dict:
             return f"{self.held(holder.get)}({self.key(key)})"
-        if isinstance(holder, (dict, list, tuple)):
+        if isinstance(holder, (dict, list, tuple, str, bytes, range)):
             return f"{_OWN}look_up({self.held(holder)}, {self.key(key)})"
         return f"{_OWN}getattr({self.held(holder)}, {self.key(key)}, None)"
 
@@ -122,7 +124,9 @@ class _Source:
             return self.require(f"{name} is None")
         self.require(f"{_OWN}type({name}) is {self.held(kind)}")
         is_container = issubclass(kind, (tuple, list, dict))
-        if is_container:
+        if issubclass(kind, dict) and len(structure.keys) > 1:  # whose order the function may see
+            self.require(f"[*{name}] == {self.held(list(structure.keys))}")
+        elif is_container:
             self.require(f"{_OWN}len({name}) == {len(structure.children)}")
         for key, child in zip(structure.keys, structure.children, strict=True):
             at = f"[{self.key(key)}]" if is_container else f".{key}"
@@ -254,7 +258,7 @@ def _take_arguments(
     static, aliases = dict(arguments.key[2]), arguments.key[3]
     for name in names:
         if name in static:
-            code.same(name, static[name][1], equal=True)
+            code.same(name, static[name].item, equal=True)
         else:
             code.take(children[name], name)
     for k, (leaf, described) in enumerate(zip(code.leaves, arguments.described, strict=True)):

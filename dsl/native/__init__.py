@@ -92,8 +92,7 @@ def _params(
         else:
             yield ParamKind("array", _layout(leaf.strides, leaf.dtype.itemsize, exact))
     for item in traced.captures:
-        strides = None if item.array.flags.c_contiguous else "any"
-        yield ParamKind("array", strides)
+        yield ParamKind("array", None if item.is_contiguous else "any")
 
 
 def _layout(strides: Any, itemsize: int, exact: bool) -> Any:

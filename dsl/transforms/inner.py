@@ -180,10 +180,15 @@ def _put_together(
     outputs: Sequence[Value],
 ) -> Any:
     made = [
-        other if place is None else fresh(outputs[place], other)
+        other if place is None else _handle(outputs[place], other)
         for place, other in zip(places, kinds, strict=True)
     ]
     return unflatten(structure, made)
+
+
+def _handle(value: Value, kind: Kind) -> Traced:
+    """Return a handle of a kind; numbers of which a batch was made are an array."""
+    return fresh(value, Kind.ARRAY if value.shape else kind)
 
 
 def numeric_leaves(tree: Any, name: str = "") -> list[tuple[int, Any, str]]:

@@ -101,6 +101,8 @@ def _emit_match_array(module: Module) -> None:
         _match_dim(f, dim, layout.item(f, wanted_dims, axis), symbols)
     with f.if_(f.compare("ne", layout.param(f, record, "strides"), layout.CONTIGUOUS)):
         _match_strides(f, record, rank, dims, strides)
+        with f.if_(f.compare("ne", layout.param(f, record, "written"), 0)):
+            _require_elements_apart(f, record, rank, dims, strides)
     f.ret(1)
 
 
@@ -128,24 +130,44 @@ def _match_dim(f: Function, dim: Value, wanted: Value, symbols: Value) -> None:
 
 
 def _match_strides(f: Function, record: Value, rank: Value, dims: Value, strides: Value) -> None:
-    """Strides are the bytes wanted, or any whole elements; those of dims of 1 and of empty arrays never matter.
-
-    A written array may not have one element in several places.
-    """
+    """Strides are the bytes wanted, or any whole elements; those of dims of 1 and of empty arrays never matter."""
     wanted_strides = f.gep(f.gep(record, 8 * len(layout.PARAM)), rank, "i64")
     exact = f.compare("eq", layout.param(f, record, "strides"), layout.EXACT)
     within = f.binary("sub", layout.param(f, record, "itemsize"), 1)
-    written = f.compare("ne", layout.param(f, record, "written"), 0)
     wrong, empty = f.variable("i1", 0), f.variable("i1", 0)
     with f.loop(0, rank) as axis:
         dim, stride = layout.item(f, dims, axis), layout.item(f, strides, axis)
         differs = f.compare("ne", stride, layout.item(f, wanted_strides, axis))
         uneven = f.compare("ne", f.binary("and", stride, within), 0)
-        repeats = f.both(written, f.compare("eq", stride, 0))
-        bad = f.select(exact, differs, f.either(uneven, repeats))
+        bad = f.select(exact, differs, uneven)
         wrong.set(f.either(wrong.get(), f.both(bad, f.compare("sgt", dim, 1))))
         empty.set(f.either(empty.get(), f.compare("eq", dim, 0)))
     layout.require(f, f.either(f.invert(wrong.get()), empty.get()))
+
+
+def _require_elements_apart(
+    f: Function, record: Value, rank: Value, dims: Value, strides: Value
+) -> None:
+    """Each step goes past all that the shorter steps reach, so no two elements share memory; an empty array has none."""
+    itemsize = layout.param(f, record, "itemsize")
+    shared, empty, reach = f.variable("i1", 0), f.variable("i1", 0), f.variable("i64")
+    with f.loop(0, rank) as axis:
+        dim, step = layout.item(f, dims, axis), _length(f, layout.item(f, strides, axis))
+        reach.set(itemsize)
+        with f.loop(0, rank) as other:
+            shorter = _length(f, layout.item(f, strides, other))
+            tie = f.both(f.compare("eq", shorter, step), f.compare("slt", other, axis))
+            before = f.either(f.compare("slt", shorter, step), tie)
+            way = f.binary("mul", f.binary("sub", layout.item(f, dims, other), 1), shorter)
+            reach.set(f.binary("add", reach.get(), f.select(before, way, 0)))
+        close = f.both(f.compare("sgt", dim, 1), f.compare("slt", step, reach.get()))
+        shared.set(f.either(shared.get(), close))
+        empty.set(f.either(empty.get(), f.compare("eq", dim, 0)))
+    layout.require(f, f.either(f.invert(shared.get()), empty.get()))
+
+
+def _length(f: Function, stride: Value) -> Value:
+    return f.select(f.compare("slt", stride, 0), f.binary("sub", 0, stride), stride)
 
 
 def _emit_match_scalar(module: Module) -> None:
@@ -168,7 +190,8 @@ def _emit_match_scalar(module: Module) -> None:
         wanted = layout.param(f, record, "descr", "ptr")
         with f.if_(f.compare("eq", wanted, object)):
             f.ret(1)
-        equal = f.call("i32", "PyObject_RichCompareBool", object, wanted, f.as_value(_EQUAL, "i32"))
+        alike = layout.param(f, record, "root", "ptr")
+        equal = f.call("i32", "PyObject_RichCompareBool", alike, object, f.as_value(_EQUAL, "i32"))
         f.ret(f.compare("eq", equal, 1))
     with f.if_(f.compare("eq", kind, layout.BOOL)):
         is_true = f.compare("eq", object, words.get(f, "true", "ptr"))

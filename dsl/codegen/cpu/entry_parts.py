@@ -10,6 +10,7 @@ import numpy as np
 
 from dsl.codegen.cpu import entry_layout as layout
 from dsl.ir.dims import Atom, Dim, DimLike, lower_bound
+from dsl.ir.sameness import Exact
 from dsl.ir.types import Shape
 
 DType = np.dtype[Any]
@@ -104,18 +105,21 @@ class NumberParam(_Part):
 
 
 class StaticParam(_Part):
-    """This very object or, of a plain immutable one, any of its type that is equal."""
+    """This very object or, of a plain immutable one, any of the same type and bits."""
 
     words = 0
 
     def __init__(self, object: object) -> None:
         self.object = object
+        self.alike = object if type(object) in (int, str, bytes) else Exact(object)
 
     def record(self, index: int, symbols: dict[Hashable, int]) -> list[int]:
         if not _is_plain(self.object):
             return _record(layout.PARAM, self.words, kind=layout.STATIC, type=id(self.object))
-        kind, value = id(type(self.object)), id(self.object)
-        return _record(layout.PARAM, self.words, kind=layout.EQUAL, type=kind, descr=value)
+        kind, value, root = id(type(self.object)), id(self.object), id(self.alike)
+        return _record(
+            layout.PARAM, self.words, kind=layout.EQUAL, type=kind, descr=value, root=root
+        )
 
 
 class SameParam(_Part):

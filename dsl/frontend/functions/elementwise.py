@@ -9,6 +9,7 @@ import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.calls import call as call_user
+from dsl.frontend.exact_comparisons import saturated
 from dsl.frontend.functions.arguments import (
     NoValue,
     agree,
@@ -31,7 +32,7 @@ from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Kind, Traced, cast, emit, fresh, lift, read, wrap
 from dsl.frontend.ufuncs import apply, dispatch
 from dsl.ir.ops.elementwise import UFUNC_OPS
-from dsl.ir.types import BOOL, broadcast_shapes
+from dsl.ir.types import BOOL, I64, broadcast_shapes
 
 Array = Any
 PI = float(np.pi)
@@ -173,6 +174,7 @@ def clip(
     high = _bound(max if a_max is NoValue else a_max)
     x = lift(a)
     if x.dtype.kind in "iu":
+        low, high = _held(low, x.dtype), _held(high, x.dtype)
         low = None if type(low) is int and low <= np.iinfo(x.dtype).min else low
         high = None if type(high) is int and high >= np.iinfo(x.dtype).max else high
     if low is None and high is None:
@@ -187,6 +189,13 @@ def clip(
 
 def _bound(x: Any) -> Any:
     return None if x is NoValue else x
+
+
+def _held(limit: Any, dtype: np.dtype) -> Any:
+    """Return a limit that is a Python int of the run as the nearest number that a dtype holds."""
+    if not (isinstance(limit, Traced) and limit.kind is Kind.PYTHON and limit.dtype == I64):
+        return limit
+    return fresh(saturated(read(limit), dtype), Kind.PYTHON)
 
 
 @implements("astype")
@@ -264,7 +273,7 @@ def nan_to_num(
 
 
 def _finite(x: Array, nan: Any, posinf: Any, neginf: Any) -> Any:
-    if not is_inexact(x.dtype):
+    if not np.issubdtype(x.dtype, np.inexact):  # nor is bfloat16, of which NumPy knows no limits
         return wrap(read(x))
     if x.dtype.kind == "c":
         parts = [_finite(part, nan, posinf, neginf) for part in (x.real, x.imag)]

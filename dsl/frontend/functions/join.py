@@ -280,7 +280,7 @@ def unstack(x: Any, /, *, axis: Any = 0) -> Any:
 def tile(A: Any, reps: Any) -> Any:
     """Repeat an array along its axes."""
     x = array_of(A)
-    counts = as_shape(reps if isinstance(reps, (tuple, list)) else (reps,)) if reps != () else ()
+    counts = as_shape(reps)
     rank = max(x.ndim, len(counts))
     counts = (1,) * (rank - len(counts)) + counts
     dims = (1,) * (rank - x.ndim) + dims_of(x)
