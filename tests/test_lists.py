@@ -1062,3 +1062,60 @@ def test_remove_takes_the_item_that_the_data_decides() -> None:
         assert dsl.jit(take_out)(x, item) == take_out(x, item)
     with pytest.raises(ValueError, match="x not in list"):
         dsl.jit(take_out)(x, 5.0)
+
+
+def _states(x, trips, use):
+    """What `use` makes of lists that a loop of a long body fills."""
+    h, found, sums = x, [x], []
+    for i in range(trips):
+        h = np.sin(h) + np.cos(h) * x - np.exp(-h) / (i + 1.0) + np.sqrt(np.abs(h)) * np.tanh(h)
+        found.append(h)
+        sums.append((i, h.sum()))
+    return use(found, sums)
+
+
+def _changed_later(found, sums):
+    first = found[0]
+    first[0] = 5.0
+    return found, first
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda found, sums: (found, sums, len(found), len(sums)),
+        lambda found, sums: (np.stack(found, axis=1), np.array(sums)),
+        lambda found, sums: [np.array(column) for column in zip(*sums)],
+        lambda found, sums: tuple(found),
+        lambda found, sums: sum(f * s for f, (_, s) in zip(found[::-1], sums)),
+    ],
+)
+def test_a_loop_of_a_long_body_that_fills_lists_is_not_unrolled(use: Any) -> None:
+    """Unrolled, a Kalman filter of 40 trips compiled for 5 s."""
+
+    def states(x):
+        return _states(x, 30, use)
+
+    x = np.linspace(0.5, 1.0, 4)
+    check_as_plain(states, x)
+    assert dsl.jit(states).ir(x, stage="traced").count("= tanh(") == 1
+
+
+@pytest.mark.parametrize(
+    "use", [_changed_later, lambda found, sums: {i: s + 1 for i, s in sums}[7]]
+)
+def test_a_loop_of_a_long_body_is_unrolled_for_what_needs_python_s_lists_later(use: Any) -> None:
+    check_as_plain(lambda x: _states(x, 30, use), np.linspace(0.5, 1.0, 4))
+
+
+def test_the_gradient_of_a_loop_that_fills_lists_is_that_of_the_unrolled_one() -> None:
+    def loss(x, limit):
+        with dsl.config.override(unroll_limit=limit):
+            return dsl.grad(
+                lambda x: _states(
+                    x, 20, lambda f, s: (np.stack(f) ** 2).sum() + sum(v for _, v in s)
+                )
+            )(x)
+
+    x = np.linspace(0.5, 1.0, 4)
+    np.testing.assert_allclose(loss(x, 64), loss(x, 1), rtol=1e-10)

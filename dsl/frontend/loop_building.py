@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsl.config import config
 from dsl.frontend.carried import Carried, Key, Moves, Pass
 from dsl.frontend.choices import note_choice, note_held
 from dsl.frontend.leaves import (
@@ -118,11 +119,9 @@ def _emit(
         assert loop.trips is not None
         region = region_of(run.scope, captures, results, [run.trip, *body_params])
         inputs = [loop.trips, *inits, *captures]
-        return list(
-            parent.node(
-                "scan", inputs, {"carried": len(inits)}, regions=[region], types=types
-            ).outputs
-        )
+        node = parent.node("scan", inputs, {"carried": len(inits)}, regions=[region], types=types)
+        ends = zip(node.outputs, inits, body_params, results, strict=True)
+        return [_of_known_length(loop, parent, *values) for values in ends]
     assert chosen is not None
     if run.trip is not None:
         assert test.trip is not None
@@ -137,6 +136,19 @@ def _emit(
         "while", [*inits, *captures], {"carried": len(inits)}, regions=regions, types=types
     )
     return list(node.outputs[1:] if run.trip is not None else node.outputs)
+
+
+def _of_known_length(
+    loop: Carried, parent: Scope, output: Value, init: Value, param: Value, result: Value
+) -> Value:
+    """Return what a loop gives, with its length if that is known: few trips, each of which appends as many rows."""
+    if loop.static_trips is None or loop.static_trips > config.unroll_limit or not param.shape:
+        return output
+    first, rows = init.shape[0], result.shape[0] - param.shape[0]
+    known = isinstance(first, int) and isinstance(rows, int)
+    if not known or not rows or output.shape[1:] != init.shape[1:]:
+        return output
+    return parent.emit("reshape", output, shape=(first + loop.static_trips * rows, *init.shape[1:]))
 
 
 def _finish(

@@ -557,6 +557,8 @@ class Trace:
         # Of places, in case that nothing else looks at them, and of ops that may raise.
         self.checks: dict[Node, Place | Node | None] = {}
         self.trial = False  # for sizes that are symbols; if it fails, those of the call are taken
+        # Whether loops that make lists longer are unrolled however long their bodies are, and whether one was not.
+        self.unrolling = self.spared = False
         self._calls: dict[
             Any, list[int]
         ] = {}  # numbers of scopes around calls of a function, of a trial

@@ -335,6 +335,19 @@ def trace_call(
     """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes."""
     refuse_generator(fn)
     trace = Trace(name)
+    try:
+        return _trace_call(trace, fn, arguments, pattern)
+    except Exception:
+        if not trace.spared:
+            raise
+    trace = Trace(name)
+    trace.unrolling = True
+    return _trace_call(trace, fn, arguments, pattern)
+
+
+def _trace_call(
+    trace: Trace, fn: Callable[..., Any], arguments: Arguments, pattern: Pattern | None
+) -> TracedFunction:
     trace.trial = pattern is not None
     with tracing(trace):
         handles, inputs = _make_inputs(trace, arguments, pattern)
@@ -353,7 +366,7 @@ def trace_call(
             result = None
         except RecursionError:
             raise NonConcreteError(
-                f"`{name}` calls itself without end while it is traced: whether it stops depends on traced values",
+                f"`{trace.root.name}` calls itself without end while it is traced: whether it stops depends on traced values",
                 remedy="make the argument that ends the recursion static (`static_argnames`), or write a loop",
             ) from None
         except BaseException:
