@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import functools
 import heapq
 from collections.abc import Callable
 from typing import Any
@@ -1119,3 +1120,92 @@ def test_the_gradient_of_a_loop_that_fills_lists_is_that_of_the_unrolled_one() -
 
     x = np.linspace(0.5, 1.0, 4)
     np.testing.assert_allclose(loss(x, 64), loss(x, 1), rtol=1e-10)
+
+
+def _some(x, use):
+    """What `use` makes of a list of as many arrays as the data decides."""
+    found = []
+    for i in range(len(x)):
+        if x[i].sum() > 0:
+            found.append(x[i] * 2.0)
+    return use(found)
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 3), (6, 2, 3), (6, 2, 2, 2)])
+@pytest.mark.parametrize(
+    "use",
+    [
+        np.stack, np.vstack, np.hstack, np.dstack, np.column_stack, np.block, np.array, sum,
+        lambda found: np.stack(found, axis=-1),
+        lambda found: np.concatenate(found, axis=None),
+        lambda found: np.block([[found], [found]]),
+        lambda found: np.r_[found],
+        lambda found: np.c_[found, found],
+        lambda found: sum(found, found[0]),
+        lambda found: functools.reduce(lambda a, b: a * b + 1.0, found),
+        lambda found: functools.reduce(lambda a, b: a * b, found, 2.0),
+    ],
+)  # fmt: skip
+def test_functions_of_lists_of_arrays_take_those_that_the_data_fills(shape: Any, use: Any) -> None:
+    x = np.random.default_rng(1).normal(size=shape)
+    check_as_plain(lambda x: _some(x, use), np.abs(x))
+    check_as_plain(lambda x: _some(x, use), x)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, -2])
+def test_arrays_of_a_list_that_the_data_fills_are_joined_along_any_axis(axis: int) -> None:
+    x = np.random.default_rng(1).normal(size=(6, 2, 3))
+    check_as_plain(lambda x: _some(x, lambda found: np.concatenate(found, axis=axis)), x)
+
+
+@pytest.mark.parametrize("use", [np.stack, np.concatenate, np.vstack, np.hstack, np.dstack])
+def test_joining_none_of_the_arrays_raises(use: Any) -> None:
+    with pytest.raises(ValueError, match="need at least one array to") as plain:
+        _some(-np.ones((4, 3)), use)
+    with pytest.raises(ValueError, match=str(plain.value)):
+        dsl.jit(lambda x: _some(x, use))(-np.ones((4, 3)))
+
+
+def test_the_sum_and_the_reduction_of_no_arrays_raise() -> None:
+    with pytest.raises(ValueError, match="the sum of no arrays"):
+        dsl.jit(lambda x: _some(x, sum))(-np.ones((4, 3)))
+    with pytest.raises(TypeError, match="empty iterable with no initial value"):
+        dsl.jit(lambda x: _some(x, lambda f: functools.reduce(np.add, f)))(-np.ones((4, 3)))
+
+
+def _kept(x):
+    return x[x > -0.5]
+
+
+@pytest.mark.parametrize("size", [3, 10, 40, 200])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: sorted(range(len(x)), key=lambda i: x[i]),
+        lambda x: sorted(range(len(x)), key=lambda i: (np.round(x[i]), -i), reverse=True)[:3],
+        lambda x: sorted(enumerate(x), key=lambda pair: -pair[1])[:3],
+        lambda x: sorted(zip(x, range(len(x))))[0],
+        lambda x: (min(range(len(x)), key=lambda i: x[i]), max(range(len(x)), key=lambda i: x[i])),
+        lambda x: sorted(range(len(_kept(x))), key=lambda i: _kept(x)[i]),
+        lambda x: (max(enumerate(_kept(x)), key=lambda p: p[1]), sorted(_kept(x), reverse=True)[:2]),
+        lambda x: min(zip(_kept(x), range(len(_kept(x))))),
+    ],
+)  # fmt: skip
+def test_places_are_sorted_by_what_traced_keys_say(size: int, use: Any) -> None:
+    check_as_plain(use, np.random.default_rng(size).normal(size=size))
+
+
+@pytest.mark.parametrize("size", [3, 10, 40, 100])
+def test_a_list_of_places_is_sorted_in_place_by_traced_keys(size: int) -> None:
+    def order(x):
+        places, pairs = list(range(len(x))), [(x[i] * 2, i) for i in range(30)]
+        places.sort(key=lambda i: (-x[i % len(x)], i))
+        pairs.sort(key=lambda pair: pair[0], reverse=True)
+        return places, pairs[0], len(pairs)
+
+    check_as_plain(order, np.random.default_rng(size).normal(size=max(size, 30)))
+
+
+def test_columns_of_arrays_of_more_axes_are_put_side_by_side() -> None:
+    x = np.arange(12.0).reshape(2, 3, 2)
+    check_as_plain(lambda x: np.c_[x, x + 1], x)

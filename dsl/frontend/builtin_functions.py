@@ -111,7 +111,16 @@ def sum_of(items: Any, start: Any = 0) -> Any:
         total = _FUNCTIONS["sum"](items, dtype=binary("Add", start, items[:0]).dtype)
         total = fresh(read(total), kind)
         return total if isinstance(start, int) and start == 0 else start + total
-    return functools.reduce(functools.partial(binary, "Add"), items, start)
+    if isinstance(items, TracedList) and len(items.columns) == 1 and sequences.is_open(items):
+        return sequences.added(items, start)
+    return _reduced(functools.partial(binary, "Add"), items, start)
+
+
+def _reduced(fn: Any, items: Any, *start: Any) -> Any:
+    """`functools.reduce(fn, items, start)`."""
+    if sequences.is_open(items):
+        return sequences.folded(lambda total, item: call(fn, total, item), items, *start)
+    return functools.reduce(lambda total, item: call(fn, total, item), items, *start)
 
 
 def _quantified(plain: Callable[[Any], bool], all_of: bool) -> Callable[[Any], Any]:
@@ -271,5 +280,5 @@ BUILTINS.update({
     builtins.iter: _iter, itertools.count: loops.count_, itertools.cycle: loops.cycle_, builtins.isinstance: _isinstance,
     builtins.type: type_of, builtins.round: round, builtins.list: list_of, builtins.format: _format, warnings.warn: _warn,
     builtins.divmod: _divmod, builtins.str: _str, builtins.repr: functools.partial(text_of, by_repr=True), np.poly1d: _poly1d,
-    np.ndindex: _ndindex, np.ndenumerate: _ndenumerate, np.fromiter: _fromiter, np.nditer: _nditer,
+    functools.reduce: _reduced, np.ndindex: _ndindex, np.ndenumerate: _ndenumerate, np.fromiter: _fromiter, np.nditer: _nditer,
 })  # fmt: skip
