@@ -39,6 +39,9 @@ def _scatter_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value | None]:
     taken = a.gather(g, *indices, axes=axes)
     if mode == "add":
         return [g, taken, *rest]
+    if mode == "update" and not any(index.shape for index in indices):
+        # One place, as in a loop: nothing is written twice, and what it costs must not depend on the size of x.
+        return [a.scatter(g, a.zeros(v.tensor), *indices, axes=axes, mode=mode), taken, *rest]
     if mode == "update":
         wrote, untouched = _order(a, v, indices, x.tensor, axes)
         return [a.where(untouched, g, zero), a.where(wrote, taken, zero), *rest]
