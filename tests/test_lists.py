@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plainly import check_as_plain
+from plainly import assert_equal, check_as_plain
 
 import dsl
 from dsl.errors import AliasError, BranchError, LoopTypeError, UnsupportedError
@@ -1209,3 +1209,48 @@ def test_a_list_of_places_is_sorted_in_place_by_traced_keys(size: int) -> None:
 def test_columns_of_arrays_of_more_axes_are_put_side_by_side() -> None:
     x = np.arange(12.0).reshape(2, 3, 2)
     check_as_plain(lambda x: np.c_[x, x + 1], x)
+
+
+def _appending(x, start, read):
+    h, found, pairs = x[0], list(start), []
+    rows = np.zeros((1, 2))
+    for i in range(len(x)):
+        h = np.tanh(h + x[i])
+        found.append(h)
+        pairs.append((i, h * 2.0))
+        rows = np.concatenate([rows, np.array([[h, 1.0], [2.0, h]])])
+        if read:
+            h = h + found[0] + rows[-1, 0]
+    return np.array(found), [p for _, p in pairs], rows
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("start", [(), (1.0, 2.0)])
+def test_lists_and_arrays_that_each_trip_appends_to(start: Any, read: bool) -> None:
+    def loss(x):
+        found, pairs, rows = _appending(x, start, read)
+        return (found**2).sum() + sum(pairs) * 0.5 + (rows**3).sum()
+
+    f, gradient = dsl.jit(lambda x: _appending(x, start, read)), dsl.jit(dsl.grad(loss))
+    for size in (5, 70, 100, 120):  # fixed, then of any size
+        x = np.linspace(-1.0, 1.0, size)
+        check_as_plain(lambda x: _appending(x, start, read), x)
+        assert_equal(f(x), _appending(x, start, read), "of any size")
+        step = 1e-6 * np.cos(np.arange(size))
+        slope = (loss(x + step) - loss(x - step)) / 2
+        np.testing.assert_allclose(gradient(x) @ step, slope, rtol=1e-5)
+
+
+def test_a_list_that_is_but_appended_to_does_not_change_its_size() -> None:
+    """The gradient copied what was there in each trip: that of 8,000 took 33 ms, not 0.3."""
+
+    def states(x):
+        h, found = 0.0, []
+        for i in range(len(x)):
+            h = np.tanh(h + x[i])
+            found.append(h)
+        return found
+
+    for f in (states, dsl.grad(lambda x: (np.array(states(x)) ** 2).sum())):
+        graph = dsl.jit(f).ir(np.ones(200), stage="traced")
+        assert "= concatenate(" not in graph

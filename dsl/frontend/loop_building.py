@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsl.config import config
+from dsl.frontend.appending import fill, of_open_length
 from dsl.frontend.carried import Carried, Key, Moves, Pass
 from dsl.frontend.choices import note_choice, note_held
 from dsl.frontend.leaves import (
@@ -113,15 +114,9 @@ def _emit(
         inits += [parent.constant(j, I64) for j in range(len(swap))]
         test_params += [test.scope.param(scalar(I64), "slot") for _ in swap] if test else []
     captures = list(dict.fromkeys([*run.scope.captured, *(test.scope.captured if test else ())]))
-    types = [TensorType(p.dtype, visible_shape(p.shape, parent)) for p in body_params]
     if test is None:
-        assert run.trip is not None
-        assert loop.trips is not None
-        region = region_of(run.scope, captures, results, [run.trip, *body_params])
-        inputs = [loop.trips, *inits, *captures]
-        node = parent.node("scan", inputs, {"carried": len(inits)}, regions=[region], types=types)
-        ends = zip(node.outputs, inits, body_params, results, strict=True)
-        return [_of_known_length(loop, parent, *values) for values in ends]
+        return _emit_scan(loop, parent, run, captures, body_params, results, inits, bool(swap))
+    types = [TensorType(p.dtype, visible_shape(p.shape, parent)) for p in body_params]
     assert chosen is not None
     if run.trip is not None:
         assert test.trip is not None
@@ -136,6 +131,31 @@ def _emit(
         "while", [*inits, *captures], {"carried": len(inits)}, regions=regions, types=types
     )
     return list(node.outputs[1:] if run.trip is not None else node.outputs)
+
+
+def _emit_scan(
+    loop: Carried, parent: Scope, run: Pass, captures: list[Value], params: list[Value], results: list[Value], inits: list[Value],
+    swapping: bool,
+) -> list[Value]:  # fmt: skip
+    assert run.trip is not None
+    assert loop.trips is not None
+    lists = (params, results, inits)
+    filled = [] if swapping else fill(parent, run.scope, run.trip, loop.trips, *lists)
+    types = [TensorType(p.dtype, visible_shape(p.shape, parent)) for p in params]
+    region = region_of(run.scope, captures, results, [run.trip, *params])
+    inputs = [loop.trips, *inits, *captures]
+    node = parent.node("scan", inputs, {"carried": len(inits)}, regions=[region], types=types)
+    ends = zip(node.outputs, inits, params, results, strict=True)
+    return [
+        _filled(loop, parent, end[0]) if k in filled else _of_known_length(loop, parent, *end)
+        for k, end in enumerate(ends)
+    ]
+
+
+def _filled(loop: Carried, parent: Scope, output: Value) -> Value:
+    """Return an array that a loop filled, of a length that is known after few trips only: longer lists are gone over in the graph."""
+    few = loop.static_trips is not None and loop.static_trips <= config.unroll_limit
+    return output if few else of_open_length(parent, output)
 
 
 def _of_known_length(
