@@ -1254,3 +1254,21 @@ def test_a_list_that_is_but_appended_to_does_not_change_its_size() -> None:
     for f in (states, dsl.grad(lambda x: (np.array(states(x)) ** 2).sum())):
         graph = dsl.jit(f).ir(np.ones(200), stage="traced")
         assert "= concatenate(" not in graph
+
+
+def test_a_list_of_as_many_items_as_an_argument_says_is_filled() -> None:
+    def states(x, count):
+        h, found = x, [x]
+        for _ in range(count):
+            h = np.tanh(h * 1.1)
+            found.append(h)
+            print("at", h[0])
+        return np.array(found)
+
+    compiled = dsl.jit(states)
+    for count in (0, 1, 5, 70, -2):
+        assert_equal(compiled(np.ones(3), count), states(np.ones(3), count), "the states")
+    gradient = dsl.grad(lambda x: states(x, 70)[1:].sum())
+    step = 1e-6
+    slope = (states(np.ones(3) + step, 70) - states(np.ones(3) - step, 70))[1:].sum() / (2 * step)
+    np.testing.assert_allclose(gradient(np.ones(3)).sum(), slope, rtol=1e-6)

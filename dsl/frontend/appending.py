@@ -9,6 +9,7 @@ reads the rows' cotangents where they lie; the cotangent of an array that grows 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from dsl.frontend.bounds import Place
@@ -24,19 +25,25 @@ def fill(
     parent: Scope, body: Scope, trip: Value, trips: Value, params: list[Value], results: list[Value], inits: list[Value]
 ) -> list[int]:  # fmt: skip
     """Have arrays that the body appends to filled instead; return the places of those in the lists, which are changed."""
-    count = parent.known_dim(trips)
-    least = None if count is None else lower_bound(count)
-    if count is None or least is None or least < 0:
-        return []
     users = _users(body, results)
     found = [
         k for k, values in enumerate(zip(inits, params, results)) if _is_appended(*values, users)
     ]
+    count = _count(parent, trips) if found else 0
     for k in found:
         params[k], results[k], inits[k] = _filled(
             parent, body, trip, count, params[k], results[k], inits[k]
         )
     return found
+
+
+def _count(parent: Scope, trips: Value) -> DimLike:
+    """Return the number of trips as a size: one that is known, or a symbol for what the run tells."""
+    known = parent.known_dim(trips)
+    least = None if known is None else lower_bound(known)
+    if known is not None and least is not None and least >= 0:
+        return known
+    return parent.as_dim(parent.emit("maximum", trips, parent.constant(0, I64)))
 
 
 def of_open_length(parent: Scope, array: Value) -> Value:
@@ -47,21 +54,18 @@ def of_open_length(parent: Scope, array: Value) -> Value:
     return parent.node("reshape", inputs, {"shape": shape}, dims=[length]).output
 
 
-def _users(body: Scope, results: list[Value]) -> dict[Value, int]:
+def _users(body: Scope, results: list[Value]) -> Counter[Value]:
     """Count how often the body uses each value, its results and what it may have to check included."""
-    counts: dict[Value, int] = {}
-    waiting = [*results, *_checked(body)]
+    ends = [*results, *_checked(body)]
+    counts = Counter(ends)
+    waiting = [*(value.node for value in ends), *body._last_effect.values()]
     seen: set[Node] = set()
-    for node in body._last_effect.values():
-        waiting += node.outputs or node.inputs
     while waiting:
-        value = waiting.pop()
-        counts[value] = counts.get(value, 0) + 1
-        if value.node not in seen:
-            seen.add(value.node)
-            waiting += value.node.inputs
-            for before in value.node.controls:
-                waiting += before.outputs or before.inputs
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            counts.update(node.inputs)
+            waiting += [*(value.node for value in node.inputs), *node.controls]
     return counts
 
 
@@ -73,7 +77,7 @@ def _checked(body: Scope) -> Iterator[Value]:
             yield from item.outputs
 
 
-def _is_appended(init: Value, param: Value, result: Value, users: dict[Value, int]) -> bool:
+def _is_appended(init: Value, param: Value, result: Value, users: Counter[Value]) -> bool:
     """Tell whether a trip does nothing with an array but put rows behind it, as many each time, which the array has after the trip."""
     node = result.node
     if node.op.name != "concatenate" or node.attrs["axis"] != 0 or len(node.inputs) != 2:
