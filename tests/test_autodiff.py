@@ -1888,3 +1888,20 @@ def test_a_hand_written_flat_graph_is_differentiated_through_its_structured_form
     value, gradient = interpret(gradient_graph(flat), [np.float64(1.3)])
     assert value == grown(1.3)
     np.testing.assert_allclose(gradient, dsl.grad(grown)(1.3), rtol=1e-12)
+
+
+def _filtered(x: Any) -> Any:
+    y, z = np.zeros(len(x)), np.zeros((len(x), 2))
+    for t in range(1, len(x)):
+        y[t] = x[t] * y[t - 1] + x[t - 1]
+        y[t - 1] = y[t] * 0.5
+        z[t, 0] = y[t]
+        z[-t] = z[-t] * x[t] + z[t, ::-1]
+    return (y**2).sum() + (z**3).sum()
+
+
+def test_the_derivative_of_a_write_to_one_place_does_not_look_at_the_whole_array() -> None:
+    """It took the time of the array's size for each trip of a loop: a filter of 16,000 samples 100 ms, not 0.06."""
+    x = np.linspace(-1.0, 1.0, 12)
+    dsl.check_grads(_filtered, (x,), order=1)
+    assert "where" not in dsl.jit(dsl.grad(_filtered)).ir(x)

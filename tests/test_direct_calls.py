@@ -537,7 +537,21 @@ def test_results_whose_structure_the_run_decides_stay_right() -> None:
 
     f = dsl.jit(some)
     for x in (X, X + 1, X, X + 1):
-        check_same(f(x), some(x))
+        check_taken(f, some, x)
+
+
+def test_lists_whose_length_the_run_decides_are_taken() -> None:
+    def found(x: Any) -> Any:
+        places, rows = [], []
+        for i in range(len(x)):
+            if x[i, 0] > 5.0:
+                places.append((i, x[i, 1]))
+                rows.append(x[i] * 2.0)
+        return places, {"rows": rows}
+
+    f = dsl.jit(found)
+    for x in (X, -X, X + 6.0):
+        check_taken(f, found, x)
 
 
 # --- Effects -------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,10 @@ import numpy as np
 from dsl.frontend import loops
 from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.lists import TracedList
-from dsl.frontend.traced import _FUNCTIONS, Kind, Traced
+from dsl.frontend.traced import _FUNCTIONS, Kind
 from dsl.frontend.trees import forwarded
 
-__all__ = ["LIST_FUNCTIONS", "as_array", "as_arrays", "has_array", "kind_of_items"]
+__all__ = ["as_array", "as_arrays", "as_blocks", "has_array", "kind_of_items"]
 
 
 def as_array(items: Any) -> Any:
@@ -54,21 +53,10 @@ def kind_of_items(items: Any) -> Kind:
     return items.layout[1][0] if isinstance(items, TracedList) else Kind.SCALAR
 
 
-def _stacked(array: Traced, axis: int = 0) -> Traced:
-    return _FUNCTIONS["moveaxis"](array, 0, axis)  # type: ignore[no-any-return]
-
-
-def _joined(array: Traced, axis: int = 0) -> Traced:
-    """`np.concatenate` of the items of a list."""
-    moved = _FUNCTIONS["moveaxis"](array, 0, axis)
-    shape = moved.shape
-    merged = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
-    return moved.reshape(merged)  # type: ignore[no-any-return]
-
-
-# Functions of NumPy that take a list of arrays, on the array that a traced list of them is.
-LIST_FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.stack: _stacked,
-    np.vstack: lambda a: a if a.ndim > 1 else a.reshape(-1, 1),
-    np.concatenate: _joined,
-}
+def as_blocks(item: Any) -> Any:
+    """Return traced lists among what `np.block` gets, for which arrays are no lists, as lists of one block: of their items side by side."""
+    item = forwarded(item)
+    if isinstance(item, TracedList):
+        array = item.array()
+        return [array if array.ndim == 1 else _FUNCTIONS["concatenate"](array, axis=-1)]
+    return type(item)(map(as_blocks, item)) if type(item) in (tuple, list) else as_arrays(item)

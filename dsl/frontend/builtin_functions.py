@@ -25,6 +25,7 @@ from dsl.frontend.leaves import the_trace
 from dsl.frontend.library import has_traced
 from dsl.frontend.lists import TracedList
 from dsl.frontend.operators import binary
+from dsl.frontend.running import reduced
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.text import TracedText, print_, text_of
 from dsl.frontend.traced import (
@@ -114,7 +115,9 @@ def sum_of(items: Any, start: Any = 0) -> Any:
         total = _FUNCTIONS["sum"](items, dtype=binary("Add", start, items[:0]).dtype)
         total = fresh(read(total), kind)
         return total if isinstance(start, int) and start == 0 else start + total
-    return functools.reduce(functools.partial(binary, "Add"), items, start)
+    if isinstance(items, TracedList) and len(items.columns) == 1 and sequences.is_open(items):
+        return sequences.added(items, start)
+    return reduced(functools.partial(binary, "Add"), items, start)
 
 
 def _quantified(plain: Callable[[Any], bool], all_of: bool) -> Callable[[Any], Any]:

@@ -21,7 +21,7 @@ import numpy as np
 from dsl.errors import NonConcreteError, SourceError, UnsupportedError
 from dsl.frontend import formatting
 from dsl.frontend.accesses import noting
-from dsl.frontend.array_likes import LIST_FUNCTIONS, as_arrays, has_array
+from dsl.frontend.array_likes import as_arrays, as_blocks, has_array
 from dsl.frontend.branches import is_missing
 from dsl.frontend.captures import adopt, watched
 from dsl.frontend.choices import note_reading
@@ -29,7 +29,6 @@ from dsl.frontend.convert import convert, is_converted
 from dsl.frontend.iterators import as_cursor, rest_of
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
-from dsl.frontend.lists import TracedList
 from dsl.frontend.objects import is_plain_type, note_made
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.scopes import current_trace, here
@@ -108,15 +107,8 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
-    if (
-        args
-        and isinstance(args[0], TracedList)
-        and fn in LIST_FUNCTIONS
-        and len(args[0].columns) == 1
-    ):
-        return LIST_FUNCTIONS[fn](args[0].array(), *args[1:], **kwargs)
     if meaning is not None:
-        args = as_arrays(args)
+        args = as_blocks(args) if fn is np.block else as_arrays(args)
         kwargs = {name: as_arrays(value) for name, value in kwargs.items()}
         if fn in CREATORS or has_traced(args) or has_traced(kwargs) or has_array(args):
             return _call_library(meaning, fn in _READERS, args, kwargs)
@@ -344,8 +336,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
 
         return folds.vectorized(fn, args, kwargs)
     owner = getattr(fn, "__self__", None)
-    if type(owner) is list and fn.__name__ == "extend":
-        return LIST_METHODS["extend"](owner, *args, **kwargs)
+    if type(owner) is list and fn.__name__ in ("extend", "sort"):
+        return LIST_METHODS[fn.__name__](owner, *args, **kwargs)
     if type(owner) is list and fn.__name__ in LIST_METHODS and has_traced([owner, args]):
         return LIST_METHODS[fn.__name__](owner, *args, **kwargs)
     if isinstance(owner, str) and fn.__name__ == "join" and len(args) == 1:

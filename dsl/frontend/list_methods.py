@@ -31,7 +31,8 @@ __all__ = ["DEQUE_METHODS"]
 
 
 def _sort_list(items: list[Any], **how: Any) -> None:
-    items[:] = sorted_items(items, **how)
+    made = sorted_items(items, **how)
+    items[:] = [Forward(made)] if isinstance(made, TracedList) else made
 
 
 def _as_traced_list(items: list[Any]) -> TracedList:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsl.config import config
+from dsl.frontend.appending import fill, of_open_length
 from dsl.frontend.carried import Carried, Key, Moves, Pass
 from dsl.frontend.choices import note_choice, note_held
 from dsl.frontend.leaves import (
@@ -114,17 +116,9 @@ def _emit(
         inits += [parent.constant(j, I64) for j in range(len(swap))]
         test_params += [test.scope.param(scalar(I64), "slot") for _ in swap] if test else []
     captures = list(dict.fromkeys([*run.scope.captured, *(test.scope.captured if test else ())]))
-    types = [TensorType(p.dtype, visible_shape(p.shape, parent)) for p in body_params]
     if test is None:
-        assert run.trip is not None
-        assert loop.trips is not None
-        region = region_of(run.scope, captures, results, [run.trip, *body_params])
-        inputs = [loop.trips, *inits, *captures]
-        return list(
-            parent.node(
-                "scan", inputs, {"carried": len(inits)}, regions=[region], types=types
-            ).outputs
-        )
+        return _emit_scan(loop, parent, run, captures, body_params, results, inits, bool(swap))
+    types = [TensorType(p.dtype, visible_shape(p.shape, parent)) for p in body_params]
     assert chosen is not None
     if run.trip is not None:
         assert test.trip is not None
@@ -139,6 +133,44 @@ def _emit(
         "while", [*inits, *captures], {"carried": len(inits)}, regions=regions, types=types
     )
     return list(node.outputs[1:] if run.trip is not None else node.outputs)
+
+
+def _emit_scan(
+    loop: Carried, parent: Scope, run: Pass, captures: list[Value], params: list[Value], results: list[Value], inits: list[Value],
+    swapping: bool,
+) -> list[Value]:  # fmt: skip
+    assert run.trip is not None
+    assert loop.trips is not None
+    lists = (params, results, inits)
+    filled = [] if swapping else fill(parent, run.scope, run.trip, loop.trips, *lists)
+    types = [TensorType(p.dtype, visible_shape(p.shape, parent)) for p in params]
+    region = region_of(run.scope, captures, results, [run.trip, *params])
+    inputs = [loop.trips, *inits, *captures]
+    node = parent.node("scan", inputs, {"carried": len(inits)}, regions=[region], types=types)
+    ends = zip(node.outputs, inits, params, results, strict=True)
+    return [
+        _filled(loop, parent, end[0]) if k in filled else _of_known_length(loop, parent, *end)
+        for k, end in enumerate(ends)
+    ]
+
+
+def _filled(loop: Carried, parent: Scope, output: Value) -> Value:
+    """Return an array that a loop filled, of a length that is known after few trips only: longer lists are gone over in the graph."""
+    few = loop.static_trips is not None and loop.static_trips <= config.unroll_limit
+    return output if few else of_open_length(parent, output)
+
+
+def _of_known_length(
+    loop: Carried, parent: Scope, output: Value, init: Value, param: Value, result: Value
+) -> Value:
+    """Return what a loop gives, with its length if that is known: few trips, each of which appends as many rows."""
+    if loop.static_trips is None or loop.static_trips > config.unroll_limit or not param.shape:
+        return output
+    first, rows = init.shape[0], result.shape[0] - param.shape[0]
+    known = isinstance(first, int) and isinstance(rows, int)
+    if not known or not rows or output.shape[1:] != init.shape[1:]:
+        return output
+    return parent.emit("reshape", output, shape=(first + loop.static_trips * rows, *init.shape[1:]))
 
 
 def _finish(

@@ -12,15 +12,17 @@ from typing import Any
 from dsl.frontend import loops
 from dsl.frontend.calls import BUILTINS, call
 from dsl.frontend.lists import TracedList
-from dsl.frontend.sequences import are_many, is_open, run
+from dsl.frontend.sequences import are_many, folded, is_open, run
 from dsl.frontend.traced import Traced
 
-__all__: list[str] = []
+__all__ = ["reduced"]
 
 
-def _reduce(fn: Any, items: Any, *initial: Any) -> Any:
+def reduced(fn: Any, items: Any, *initial: Any) -> Any:
     """`functools.reduce`."""
     step = functools.partial(call, fn)
+    if is_open(items):
+        return folded(step, items, *initial)
     if not _is_looped(items):
         return functools.reduce(step, items, *initial)
     first, rest = _started(items, initial)
@@ -38,7 +40,7 @@ def _accumulate(items: Any, func: Any = operator.add, *, initial: Any = None) ->
 
 def _prod(items: Any, *, start: Any = 1) -> Any:
     """`math.prod`."""
-    return _reduce(operator.mul, items, start)
+    return reduced(operator.mul, items, start)
 
 
 def _is_looped(items: Any) -> bool:
@@ -73,4 +75,4 @@ def _every(items: Any, step: Callable[[Any, Any], Any], total: Any) -> Any:
     return made
 
 
-BUILTINS.update({functools.reduce: _reduce, itertools.accumulate: _accumulate, math.prod: _prod})
+BUILTINS.update({functools.reduce: reduced, itertools.accumulate: _accumulate, math.prod: _prod})

@@ -604,8 +604,9 @@ class Trace:
         self.doubled: list[Any] = []
         self.outdated: list[Storage] = []  # those that must not be read any more
         self.noting = True  # whether the code that runs is the user's
-        self.unrolls = False  # whether Python goes over many items, too, of which it makes a list
-        self.looped = 0  # the most items that a loop has made a list of in Python's place
+        # Whether Python goes over many items, too, of which it makes a list, and loops that fill lists are unrolled however long their
+        # bodies are; and the most items of which a loop has made a list in Python's place.
+        self.unrolls, self.looped = False, 0
         self.muted = False  # whether ops that may raise need not be kept
         # Of places, in case that nothing else looks at them, and of ops that may raise.
         self.checks: dict[Node, Place | Node | None] = {}

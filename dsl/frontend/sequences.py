@@ -28,7 +28,9 @@ from dsl.frontend.calls import call, converted
 from dsl.frontend.choices import named_elsewhere
 from dsl.frontend.iterators import rest_of
 from dsl.frontend.leaves import info_of, the_trace
+from dsl.frontend.library import has_traced
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
+from dsl.frontend.operators import binary
 from dsl.frontend.regions import discard
 from dsl.frontend.scopes import Scope, current_scope, current_trace, here
 from dsl.frontend.state import Undefined, is_numeric
@@ -37,6 +39,7 @@ from dsl.frontend.trees import Forward, flatten, forwarded
 from dsl.ir.graph import Value
 
 __all__ = [
+    "added",
     "again",
     "alike",
     "are_decided",
@@ -50,7 +53,7 @@ __all__ = [
     "extended",
     "filtered",
     "first",
-    "in_order",
+    "folded",
     "is_given",
     "is_open",
     "listed",
@@ -58,8 +61,15 @@ __all__ = [
     "of_numbers",
     "ordered",
     "repeated",
+    "sortable",
     "split_around",
 ]
+
+
+MOST_SORTED = 16
+"""Items that Python sorts by comparisons of two, if they are not numbers, and that stay a Python list when sorted."""
+_FEW = 3
+"""Numbers that are sorted so: each comparison is a branch, and those for ten numbers compile for 2 s."""
 
 
 def run(fn: Any, *args: Any) -> Any:
@@ -189,9 +199,9 @@ def split_around(items: TracedList, before: int, after: int) -> list[Any]:
     return [*(items[k] for k in range(before)), middle, *(items[k] for k in range(-after, 0))]
 
 
-def _require(test: Any, message: str, *values: Any) -> None:
+def _require(test: Any, message: str, *values: Any, error: str = "ValueError") -> None:
     inputs = [read(lift(item)) for item in (test, *values)]
-    current_scope().node("assert", inputs, {"message": message, "error": "ValueError"})
+    current_scope().node("assert", inputs, {"message": message, "error": error})
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -199,23 +209,51 @@ def _require(test: Any, message: str, *values: Any) -> None:
 
 def ordered(items: TracedList, key: Any, reverse: bool) -> Any:
     """`sorted(items, key=key, reverse=reverse)`: items with equal keys stay in their order."""
-    if isinstance(items.length(), int) and not are_many(items.length()):
-        return call(sorted, list(items), key=key, reverse=reverse)
+    if reverse:
+        return ordered(items[::-1], key, False)[::-1]
+    length = items.length()
+    if isinstance(length, int) and length <= _FEW:
+        return call(sorted, list(items), key=key)
     keys = items if key is None else _keys_of(items, key)
     if keys is None or any(column.ndim > 1 for column in keys.columns):
         raise UnsupportedError(
-            "sorting a list whose length the data decides by keys that are not numbers, or tuples of numbers",
+            "sorting a list in traced code by keys that are not numbers, or tuples of numbers",
             location=here(), remedy="sort by numbers",
         )  # fmt: skip
-    return in_order(items, keys, reverse)
-
-
-def in_order(items: TracedList, keys: TracedList, reverse: bool) -> TracedList:
-    """Return items in the order of keys, which are numbers or tuples of numbers."""
-    if reverse:
-        return in_order(items[::-1], keys[::-1], False)[::-1]  # type: ignore[no-any-return]
     order = _FUNCTIONS["lexsort"](tuple(keys.columns[::-1]))
-    return items._also_in(TracedList(items.layout, [column[order] for column in items.columns]))
+    made = items._also_in(TracedList(items.layout, [column[order] for column in items.columns]))
+    return list(made) if isinstance(length, int) and length <= MOST_SORTED else made
+
+
+def sortable(items: Any, key: Any) -> TracedList | None:
+    """Return what is to be sorted as a traced list, or None if Python can go over it: it is short, or nothing traced decides."""
+    if isinstance(items, TracedList):
+        return items
+    source = items if type(items) in (list, tuple) else loops.as_counted(items)
+    if source is None or _is_short(source) or not _is_traced_order(source, key):
+        return None
+    made = source if type(source) in (list, tuple) else collected(source, list)
+    return made if isinstance(made, TracedList) else of_numbers(made)
+
+
+def _is_short(source: Any) -> bool:
+    count = len(source) if isinstance(source, (list, tuple)) else source.trips()
+    return isinstance(count, int) and count <= _FEW
+
+
+def _is_traced_order(source: Any, key: Any) -> bool:
+    """Tell whether the first item, or its key, is traced; asking traces nothing that stays."""
+    if is_open(source):
+        return True
+    with the_trace().region("asked") as scope:
+        try:
+            item = next(iter(loops.items_now(source)))
+            return has_traced(item if key is None else call(key, item))
+        except NonConcreteError:
+            return True
+        finally:
+            scope.suspend()
+            discard(scope)
 
 
 def _keys_of(items: TracedList, key: Any) -> TracedList | None:
@@ -476,6 +514,36 @@ def _name_of_type(x: Traced) -> str:
     if x.kind is Kind.PYTHON:
         return type(x.dtype.type().item()).__name__
     return "numpy.ndarray" if x.kind is Kind.ARRAY else f"numpy.{x.dtype.type.__name__}"
+
+
+def folded(fn: Any, items: Any, *start: Any) -> Any:
+    """`functools.reduce(fn, items, start)` of as many items as the data decides."""
+    items = items if isinstance(items, TracedList) else collected(items, list)
+    if start and not _outgrow(items, start[0]):
+        return run(_fold, fn, items, start[0])
+    empty = "reduce() of empty iterable with no initial value"
+    _require(items.length() > 0, empty, error="TypeError")
+    return run(_fold, fn, items[1:], fn(start[0], items[0]) if start else items[0])
+
+
+def added(items: TracedList, start: Any) -> Any:
+    """`sum(items, start)` of as many arrays as the data decides."""
+    if _outgrow(items, start):
+        _require(items.length() > 0, "the sum of no arrays is not an array, as it is with some")
+    rows = items.columns[0]
+    total = _FUNCTIONS["sum"](rows, axis=0, dtype=binary("Add", start, rows[:0]).dtype)
+    return binary("Add", start, total)
+
+
+def _outgrow(items: TracedList, start: Any) -> bool:
+    """Tell whether items have more axes than what they are added to, so that without any the result has another shape."""
+    return bool(max(column.ndim for column in items.columns) - 1 > lift(start).ndim)
+
+
+def _fold(fn: Any, items: Any, total: Any) -> Any:
+    for item in items:
+        total = fn(total, item)
+    return total
 
 
 def _repeat(items: Any, times: Any) -> Any:

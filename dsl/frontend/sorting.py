@@ -36,8 +36,9 @@ def _extreme(
     """Make `min` or `max`; `pick` tells whether the first of two items is taken before the second."""
 
     def choose(*args: Any, key: Any = None, **kwargs: Any) -> Any:
-        if len(args) == 1 and key is not None:
-            args = (sequences.listed(args[0], key),)
+        if len(args) == 1 and not (isinstance(args[0], Traced) and key is None):
+            found = sequences.sortable(args[0], key)
+            args = args if found is None else (found,)
         if len(args) == 1 and _is_ordered_by_items(args[0], key):
             first = functools.partial(sequences.first, args[0], key, name == "max")
             if "default" not in kwargs:
@@ -123,17 +124,14 @@ def sorted_items(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
     if isinstance(items, Traced) and key is None:
         ordered = _FUNCTIONS["sort"](items)
         return sequences.listed(ordered[::-1] if reverse else ordered)
-    items = sequences.listed(items, key)
-    if isinstance(items, TracedList):
-        return sequences.ordered(items, key, reverse)
+    found = sequences.sortable(items, key)
+    if found is not None:
+        return sequences.ordered(found, key, reverse)
+    items = list(items)
     pairs = [(item if key is None else call(key, item), item) for item in items]
     if _are_decided([k for k, _ in pairs]):
         order = sorted(range(len(pairs)), key=lambda j: pairs[j][0], reverse=reverse)
         return [pairs[j][1] for j in order]
-    if len(pairs) > _MOST_SORTED:
-        keys, made = (sequences.of_numbers(column) for column in zip(*pairs, strict=True))
-        if keys is not None and made is not None:
-            return sequences.in_order(made, keys, reverse)
     return [item for _, item in _sorted_pairs(pairs, reverse)]
 
 
@@ -142,12 +140,9 @@ def _are_decided(keys: list[Any]) -> bool:
     return not any(has_traced(k) or OBJECTS[0].is_made(k) or has_traced_fields(k) for k in keys)
 
 
-_MOST_SORTED = 16
-
-
 def _sorted_pairs(pairs: list[Any], reverse: bool) -> list[Any]:
     """Sort pairs of a traced key and an item: neighbours change places, so that equal ones stay in order."""
-    if len(pairs) > _MOST_SORTED:
+    if len(pairs) > sequences.MOST_SORTED:
         raise NonConcreteError(
             f"sorting {len(pairs)} Python objects by keys that are known only when the compiled function runs",
             location=here(),

@@ -120,7 +120,7 @@ def _refuse_key(key: Traced) -> None:
 
 def _glued(obj: Any, key: Any) -> Any:
     """`np.r_[...]` and `np.c_[...]` of slices, numbers and arrays."""
-    keys = key if isinstance(key, tuple) else (key,)
+    keys = as_arrays(key if isinstance(key, tuple) else (key,))
     if not has_traced([*keys, *_bounds(key)]):
         return adopt(obj[key])
     if any(isinstance(k, str) for k in keys):
@@ -130,7 +130,9 @@ def _glued(obj: Any, key: Any) -> Any:
         *(k if _is_number(k) else p for k, p in zip(keys, parts, strict=True))
     )
     parts = [part.astype(dtype) for part in parts]
-    return _FUNCTIONS["concatenate"](parts) if obj is np.r_ else _FUNCTIONS["column_stack"](parts)
+    if obj is np.r_:
+        return _FUNCTIONS["concatenate"](parts)
+    return _FUNCTIONS["concatenate"]([p[:, None] if p.ndim == 1 else p for p in parts], axis=-1)
 
 
 def _is_number(k: Any) -> bool:

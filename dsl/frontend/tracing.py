@@ -357,7 +357,7 @@ def trace_call(
     trace = Trace(name)
     try:
         return _trace_once(trace, fn, arguments, name, pattern)
-    except DslError as error:
+    except Exception as error:
         if not 0 < trace.looped <= _MOST_UNROLLED:
             raise
         looped = error
@@ -394,7 +394,7 @@ def _trace_once(
             result = None
         except RecursionError:
             raise NonConcreteError(
-                f"`{name}` calls itself without end while it is traced: whether it stops depends on traced values",
+                f"`{trace.root.name}` calls itself without end while it is traced: whether it stops depends on traced values",
                 remedy="make the argument that ends the recursion static (`static_argnames`), or write a loop",
             ) from None
         except BaseException:

@@ -8,6 +8,7 @@ to be of another structure goes the long way.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -147,6 +148,9 @@ class _Source:
         if kind is dict:
             pairs = zip(map(self.key, structure.keys), parts, strict=True)
             return "{" + ", ".join(f"{k}: {p}" for k, p in pairs) + "}"
+        if hasattr(kind, "dsl_unflatten"):
+            made = self.held(functools.partial(kind.dsl_unflatten, structure.keys))
+            return f"{made}([{', '.join(parts)}])"
         made = self.held(_maker(kind, structure.keys))
         return f"{made}({', '.join(parts)})"
 
@@ -192,9 +196,17 @@ def _maker(kind: Any, keys: Sequence[str]) -> Callable[..., Any]:
 
 def can_unpack(structure: Structure) -> bool:
     """Tell whether all containers are plain ones."""
-    kind = structure.type
-    plain = kind is None or kind in (type(None), tuple, list, dict) or _is_record(kind)
-    return plain and all(map(can_unpack, structure.children))
+    return _is_plain(structure.type) and all(map(can_unpack, structure.children))
+
+
+def can_put(structure: Structure) -> bool:
+    """Tell whether all containers are plain ones, or stand for such: lists and optional values that the data decided."""
+    known = _is_plain(structure.type) or hasattr(structure.type, "dsl_unflatten")
+    return known and all(map(can_put, structure.children))
+
+
+def _is_plain(kind: Any) -> bool:
+    return kind is None or kind in (type(None), tuple, list, dict) or _is_record(kind)
 
 
 def _is_record(kind: Any) -> bool:
@@ -213,7 +225,8 @@ def unpacker(
     names, structure = list(signature.parameters), traced.result[0]
     children = dict(zip(arguments.structure.keys, arguments.structure.children, strict=True))
     assigned = [structure for *_, in_place, structure, _ in traced.attributes if not in_place]
-    if not all(map(can_unpack, (*children.values(), *assigned, *([] if whole else [structure])))):
+    put = (*assigned, *([] if whole else [structure]))
+    if not all(map(can_unpack, children.values())) or not all(map(can_put, put)):
         return None
     watched = sum(_items(contents) for *_, contents in traced.guards if contents is not None)
     if watched > _MOST_WATCHED or any(name.startswith(_OWN) for name in names):

@@ -54,6 +54,7 @@ class Builder:
         self._dims: dict[Value, DimLike] = {}
         self._known: dict[Value, DimLike | None] = {}
         self._shaped: dict[Dim, tuple[Value, int]] = {}
+        self.extent = 0  # the nodes that were made, those in their regions included
 
     # -- nodes -------------------------------------------------------------------------------------------------
 
@@ -115,6 +116,7 @@ class Builder:
         made = Node(
             record, given, dict(attrs), out, tuple(regions), before, tuple(dims), loc or self.loc
         )
+        self.extent += _extent(made)
         if interning:
             self._interned[key] = made
         if effect:
@@ -266,6 +268,10 @@ def resources_of(record: Op, regions: Sequence[Graph], attrs: Attrs) -> list[str
         for r in resources_of(node.op, node.regions, node.attrs)
     ]
     return list(dict.fromkeys(own + inner))
+
+
+def _extent(node: Node) -> int:
+    return 1 + sum(_extent(inner) for region in node.regions for inner in region.nodes)
 
 
 def attr_symbols(attrs: Attrs) -> list[Dim]:

@@ -29,7 +29,7 @@ from dsl.frontend.functions.arguments import (
     splat,
     with_dims,
 )
-from dsl.frontend.functions.shape import at_least, expand_dims, moveaxis, ravel, swapaxes
+from dsl.frontend.functions.shape import at_least, expand_dims, lifted, moveaxis, ravel, swapaxes
 from dsl.frontend.library import implements
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
@@ -59,13 +59,27 @@ def _items(arrays: Any) -> list[Array]:
     return [array_of(a) for a in arrays]
 
 
+def _each_at_least(arrays: Any, rank: int) -> Any:
+    """Return arrays, or an array of which they are the rows, so that each has as many axes."""
+    if not isinstance(arrays, Traced) or arrays.ndim == 0:
+        return [at_least(a, rank) for a in _items(arrays)]
+    count, *dims = dims_of(arrays)
+    return with_dims(arrays, (count, *lifted(tuple(dims), rank)))
+
+
 @implements("concatenate", "concat")
 def concatenate(
     arrays: Any, /, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
 ) -> Any:
     """Join arrays along an axis."""
-    if isinstance(arrays, Traced) and arrays.ndim > 1 and axis is not None:
-        return into(_merged(arrays, normal_axis(axis, arrays.ndim - 1), dtype), out, casting)
+    if isinstance(arrays, Traced) and arrays.ndim and (arrays.ndim > 1 or axis is None):
+        _refuse_none(arrays, "concatenate")
+        if axis is None:
+            arrays, axis = with_dims(arrays, (size_of(dims_of(arrays)), 1)), 0
+        place = normal_axis(axis, arrays.ndim - 1)
+        return into(_merged(arrays, place, dtype), out, casting)
+    if isinstance(arrays, Traced) and arrays.ndim == 1 and is_symbolic(*dims_of(arrays)):
+        raise ShapeError("zero-dimensional arrays cannot be concatenated", location=here())
     parts = _items(arrays)
     if not parts:
         raise ShapeError("need at least one array to concatenate", location=here())
@@ -77,6 +91,16 @@ def concatenate(
     target = _joint_dtype(parts, dtype, out, casting)
     values = [cast(read(part), target) for part in parts]
     return into(fresh(current_scope().emit("concatenate", *values, axis=place)), out, casting)
+
+
+def _refuse_none(arrays: Array, verb: str) -> None:
+    """Refuse an array without rows; where their number is not known yet, have the program do so."""
+    count, message = dims_of(arrays)[0], f"need at least one array to {verb}"
+    if isinstance(count, int) and not count:
+        raise ShapeError(message, location=here())
+    least = lower_bound(count)
+    if least is None or least < 1:
+        ask(np.greater(lift(number(count)), 0), message, "ValueError")
 
 
 def _merged(x: Array, axis: int, dtype: Any) -> Array:
@@ -108,6 +132,7 @@ def stack(
 ) -> Any:
     """Join arrays of one shape along a new axis."""
     if isinstance(arrays, Traced) and arrays.ndim:
+        _refuse_none(arrays, "stack")
         moved = moveaxis(arrays, 0, normal_axis(axis, arrays.ndim))
         return into(convert(moved, arrays.dtype if dtype is None else dtype), out, casting)
     parts = _items(arrays)
@@ -127,31 +152,29 @@ def stack(
 @implements("vstack", "row_stack")
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Join arrays one below the other."""
-    if isinstance(tup, Traced) and tup.ndim in (1, 2):
-        rows = tup if tup.ndim == 2 else expand_dims(tup, 1)
-        return convert(rows, tup.dtype if dtype is None else dtype)
-    return concatenate([at_least(a, 2) for a in _items(tup)], 0, dtype=dtype, casting=casting)
+    return concatenate(_each_at_least(tup, 2), 0, dtype=dtype, casting=casting)
 
 
 @implements("hstack")
 def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Join arrays side by side."""
-    if isinstance(tup, Traced) and tup.ndim > 1:
-        return concatenate(tup, 0 if tup.ndim == 2 else 1, dtype=dtype, casting=casting)
-    parts = [at_least(a, 1) for a in _items(tup)]
-    axis = 0 if parts and parts[0].ndim == 1 else 1
-    return concatenate(parts, axis, dtype=dtype, casting=casting)
+    parts = _each_at_least(tup, 1)
+    ranks = [parts.ndim - 1] if isinstance(parts, Traced) else [part.ndim for part in parts[:1]]
+    return concatenate(parts, 0 if ranks == [1] else 1, dtype=dtype, casting=casting)
 
 
 @implements("dstack")
 def dstack(tup: Any) -> Any:
     """Join arrays along the third axis."""
-    return concatenate([at_least(a, 3) for a in _items(tup)], 2)
+    return concatenate(_each_at_least(tup, 3), 2)
 
 
 @implements("column_stack")
 def column_stack(tup: Any) -> Any:
     """Join vectors as the columns of a matrix."""
+    if isinstance(tup, Traced) and tup.ndim:
+        rows = _each_at_least(tup, 1)
+        return concatenate(rows if rows.ndim > 2 else expand_dims(rows, 2), 1)
     return concatenate([at_least(a, 2).T if a.ndim < 2 else a for a in _items(tup)], 1)
 
 

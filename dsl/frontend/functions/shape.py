@@ -208,12 +208,17 @@ def expand_dims(a: Any, axis: Any) -> Any:
 
 
 def at_least(x: Array, rank: int) -> Array:
-    dims = dims_of(x)
+    dims = lifted(dims_of(x), rank)
+    return x if len(dims) == x.ndim else drop_view(x, dims)
+
+
+def lifted(dims: Shape, rank: int) -> Shape:
+    """Return a shape of at least so many axes, where those of size 1 that are missing are put as `np.atleast_3d` does."""
     if len(dims) >= rank:
-        return x
+        return dims
     if rank < 3 or len(dims) == 0:
-        return drop_view(x, (1,) * (rank - len(dims)) + dims)
-    return drop_view(x, (1, *dims, 1) if len(dims) == 1 else (*dims, 1))
+        return (1,) * (rank - len(dims)) + dims
+    return (1, *dims, 1) if len(dims) == 1 else (*dims, 1)
 
 
 def _atleast(rank: int) -> Any:

@@ -40,8 +40,8 @@ def _scatter_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value | None]:
     if mode == "add":
         return [g, taken, *rest]
     if mode == "update" and _are_distinct(indices):
-        zeros = a.spread(0, v.tensor.with_dtype(g.dtype))
-        return [a.scatter(g, zeros, *indices, axes=axes, mode="update"), taken, *rest]
+        # What it costs to write to one place in a loop must not depend on the size of x.
+        return [a.scatter(g, a.zeros(v.tensor), *indices, axes=axes, mode=mode), taken, *rest]
     if mode == "update":
         wrote, untouched = _order(a, v, indices, x.tensor, axes)
         return [a.where(untouched, g, zero), a.where(wrote, taken, zero), *rest]
@@ -52,9 +52,11 @@ def _scatter_vjp(a: A, node: Node, gs: Sequence[Value]) -> list[Value | None]:
 
 
 def _are_distinct(indices: Sequence[Value]) -> bool:
-    """Tell whether index arrays surely name each place once: those where a mask is true."""
-    found = indices[0].node if indices else None
-    return found is not None and found.op.name == "nonzero" and found.outputs == tuple(indices)
+    """Tell whether each place is surely named once: it is the only one, or they are those where a mask is true."""
+    if not any(index.shape for index in indices):
+        return True
+    found = indices[0].node
+    return found.op.name == "nonzero" and found.outputs == tuple(indices)
 
 
 def _all(a: A, node: Node) -> Value:
