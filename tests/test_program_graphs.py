@@ -35,9 +35,7 @@ def graph_and_inputs(function: Any, make: Any) -> Any:
     except Exception:
         pytest.skip("refused or raised while tracing; test_programs.py checks that")
     taken = compiled._signature.take_apart(args, {}, compiled._needs)
-    traced = lowered.traced
-    inputs = [taken.leaves[k] for k in traced.inputs] + [c.array for c in traced.captures]
-    return lowered, inputs
+    return lowered, lowered.traced.arrays(taken)
 
 
 @pytest.mark.parametrize(("function", "make"), rows())

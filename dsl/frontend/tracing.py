@@ -133,6 +133,11 @@ class TracedFunction:
 
     # -- running -----------------------------------------------------------------------------------------------------
 
+    def arrays(self, arguments: Arguments) -> list[Any]:
+        """Return what the graph reads in a call: arguments, and arrays from outside as they are now."""
+        given = [arguments.leaves[k] for k in self.inputs]
+        return given + [look_up(c.holder, c.key) for c in self.captures]
+
     def run(self, execute: Callable[[list[Any]], list[Any]], arguments: Arguments) -> Any:
         """Run the graph on a call's arguments and deliver its results and side effects."""
         if self.claim is None:
@@ -141,9 +146,7 @@ class TracedFunction:
             return self._run(execute, arguments)
 
     def _run(self, execute: Callable[[list[Any]], list[Any]], arguments: Arguments) -> Any:
-        arrays = [arguments.leaves[k] for k in self.inputs] + [
-            look_up(c.holder, c.key) for c in self.captures
-        ]
+        arrays = self.arrays(arguments)
         self._check_written(arrays)
         if not getattr(execute, "over_ranks", False):
             _check_here(arrays)
