@@ -22,8 +22,8 @@ from dsl.commands.bench.peers import Peer, llvm_compiles
 __all__ = ["Contender", "Pace", "Result", "disagreement", "make_timer", "measure"]
 
 FILL = 2e-3  # seconds that a sample lasts at least
-PAUSE = 2e-3  # lets the threads of the last contender stop spinning before the next one starts
-MOST_SAMPLES = 200
+TURN = 0.15  # seconds; threads of OpenBLAS that had the turn before spin through 0.1 of them
+MOST_SAMPLES = 500
 TRIES = 10  # of a cold compile
 
 
@@ -248,13 +248,13 @@ def _tolerance(*results: np.ndarray) -> float:
 
 
 def _race(contenders: list[Contender], pace: Pace) -> None:
-    """Take samples there and back: threads of OpenBLAS spin for a tenth of a second, at the cost of who comes next."""
+    """Take turns, there and back, so that nobody always comes after the same one."""
     for contender in contenders:
         _set_number(contender)
     running = contenders
     while running:
         for contender in running:
-            _sample(contender)
+            _take_turn(contender, min(TURN, pace.race))
         running = [c for c in reversed(running) if _wants_more(c, pace)]
 
 
@@ -265,13 +265,13 @@ def _set_number(contender: Contender) -> None:
     contender.number = max(1, min(10_000, round(FILL / max(once, 1e-9))))
 
 
-def _sample(contender: Contender) -> None:
+def _take_turn(contender: Contender, seconds: float) -> None:
+    """Take samples for some time, and one at least: the last ones find caches and cores as this contender left them."""
     assert contender.timer is not None
-    time.sleep(PAUSE)
     begin = time.perf_counter()
-    if contender.number > 1:
-        contender.timer.timeit(1)  # brings code and data back into the caches
-    contender.samples.append(contender.timer.timeit(contender.number) / contender.number)
+    end = begin + seconds
+    while not contender.samples or time.perf_counter() < end:
+        contender.samples.append(contender.timer.timeit(contender.number) / contender.number)
     contender.spent += time.perf_counter() - begin
 
 
