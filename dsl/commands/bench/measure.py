@@ -19,7 +19,7 @@ import numpy as np
 from dsl.commands.bench.case import Case, Function
 from dsl.commands.bench.peers import Peer, llvm_compiles
 
-__all__ = ["Contender", "Pace", "Result", "disagreement", "make_timer", "measure"]
+__all__ = ["Contender", "Pace", "Result", "disagreement", "make_timer", "measure", "quicker"]
 
 FILL = 2e-3  # seconds that a sample lasts at least
 TURN = 0.15  # seconds; threads of OpenBLAS that had the turn before spin through 0.1 of them
@@ -29,11 +29,13 @@ TRIES = 10  # of a cold compile
 
 @dataclass(frozen=True)
 class Pace:
-    """How long to measure: seconds for each contender in the race, the same for three samples, and for cold compiles."""
+    """How long to measure: seconds for each contender in the race, the same for three samples, and for cold compiles; and how
+    many second processes start."""
 
     race: float
     patience: float
     compiles: float
+    starts: int
 
 
 @dataclass
@@ -94,10 +96,10 @@ class Result:
             contender.firsts += found.firsts
             contender.samples += found.samples
             contender.error = contender.error or found.error
-        self.warm = _better(self.warm, other.warm)
+        self.warm = quicker(self.warm, other.warm)
 
 
-def _better(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+def quicker(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return the quicker of two starts in a new process, with the compiles of both; one that failed, if one did."""
     if not one or not other or "error" in one or "error" in other:
         return other if "error" in other else one or other
