@@ -211,7 +211,9 @@ def test_first_calls_take_turns(peers: dict[str, Peer]) -> None:
 
     case = make_case(numba=add, jax=add)
     others: dict[str, Peer] = {"numba": Compiler("numba"), "jax": Compiler("jax")}
-    measure(case, peers | others, bench.Pace(race=0.0, patience=0.0, compiles=1e9, starts=0), quick=True)
+    measure(
+        case, peers | others, bench.Pace(race=0.0, patience=0.0, compiles=1e9, starts=0), quick=True
+    )
     assert order == ["numba", "jax"] * TRIES
 
 
