@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-import numpy as np
-
 from dsl import events
 from dsl.autodiff.recording import spell_out
 from dsl.config import config, launched_rank
@@ -29,29 +27,24 @@ from dsl.errors import (
     DeviceError,
     DslError,
     IndexTypeError,
-    NanError,
     NumberError,
     ShapeError,
     UnsupportedError,
 )
+from dsl.executables import executable, run, touched
 from dsl.frontend import functions, library
 from dsl.frontend.calls import call as call_traced
 from dsl.frontend.scopes import current_trace, device_of_calls
-from dsl.frontend.signature import Arguments, Leaf, Needs, Signature, is_on_device
+from dsl.frontend.signature import Arguments, Leaf, Needs, Signature
 from dsl.frontend.sizes import Family, Pattern, what_changed
-from dsl.frontend.tracing import TracedFunction, trace_call
-from dsl.ir.build import resources_of
+from dsl.frontend.tracing import trace_call
 from dsl.ir.devices import DeviceName
-from dsl.ir.environment import Environment
-from dsl.ir.graph import Graph, Node
-from dsl.ir.interpret import interpret
+from dsl.ir.graph import Graph
 from dsl.ir.location import Location
-from dsl.ir.nans import find_nan, has_nan
-from dsl.ir.ops.comm import RESOURCE
 from dsl.ir.verify import verify
 from dsl.logs import log
 from dsl.lowered import STAGES, Lowered
-from dsl.native import Direct, count_hits, make_executable
+from dsl.native import Direct, Executable, count_hits
 from dsl.passes.canonicalize import canonicalize
 from dsl.passes.choose import choose
 from dsl.passes.cse import cse
@@ -234,12 +227,12 @@ class Compiled(Generic[P, R]):
         arguments = self._signature.take_apart(args, kwargs, self._needs)
         entry, arguments = self._entry(arguments, args, kwargs)
         try:
-            return _run(entry, arguments)
+            return run(entry, arguments)
         except Exception as error:
             narrow = self._compile_after(error, entry, arguments)
             if narrow is None:
                 raise
-        return _run(narrow, arguments)
+        return run(narrow, arguments)
 
     def _install(self, direct: Direct, pattern: Pattern | None, graph: Graph) -> None:
         """Let a built-in take calls; one with clocks joins it when a profile first meets it.
@@ -415,36 +408,16 @@ class Compiled(Generic[P, R]):
             )
         _dump(traced.graph, "00_traced")
         optimized = optimize(traced.graph, times)
-        executable = self._executable(traced, optimized, arguments, pattern, times)
+        exact = pattern is None or pattern.strides
+        made = executable(traced, optimized, arguments, self._options, exact_strides=exact)
+        if isinstance(made, Executable):
+            times.update(made.times)
+            if made.direct is not None:
+                self._install(made.direct, pattern, optimized)
         log("compile", "%s: %s", name, ", ".join(f"{k} {1e3 * v:.1f} ms" for k, v in times.items()))
         log("compile", "%s: %s", name, reason)
         self._reasons.append(reason)
-        return Lowered(name, traced, optimized, reason, times, executable, pattern=pattern)
-
-    def _executable(
-        self, traced: TracedFunction, graph: Graph, arguments: Arguments, pattern: Pattern | None,
-        times: dict[str, float],
-    ) -> Callable[[list[Any]], list[Any]]:  # fmt: skip
-        """Return what runs the graph: machine code, tokens if it waits or names devices, or the interpreter if that is asked for."""
-        device = _device(self._options.get("device"), arguments)
-        if device is not None:
-            return _on_gpu(traced, graph, arguments, device)
-        if any(map(_needs_tokens, graph.walk())):
-            return _by_tokens(traced, graph)
-        default = self._options.get("default_device", config.device)
-        if default is not None and self._options.get("device") is None:
-            device = _device(default, arguments)
-            if device is not None:
-                return _on_gpu(traced, graph, arguments, device)
-        if config.backend == "interpreter":
-            return functools.partial(interpret, graph)
-        exact = pattern is None or pattern.strides
-        fastmath = bool(self._options.get("fastmath"))
-        made = make_executable(traced, graph, arguments, exact_strides=exact, fastmath=fastmath)
-        times.update(made.times)
-        if made.direct is not None:
-            self._install(made.direct, pattern, graph)
-        return made
+        return Lowered(name, traced, optimized, reason, times, made, pattern=pattern)
 
     def _why(self, arguments: Arguments, failure: str | None) -> str:
         if failure is not None:
@@ -554,48 +527,6 @@ class _Builtins:
         return self.before + sum(map(count_hits, self.made))
 
 
-class _Watched:
-    """Runs a graph and, if a result has a NaN, runs it again op by op to say which line made it."""
-
-    def __init__(self, entry: Lowered) -> None:
-        self.entry = entry
-        self.in_place = getattr(entry.executable, "in_place", False)
-
-    def __call__(self, arrays: list[Any]) -> list[Any]:
-        before = [_on_host(array, copy=True) for array in arrays]
-        outputs = self.entry.executable(arrays)
-        written = [arrays[source] for source, _, _ in self.entry.traced.written]
-        if any(has_nan(_on_host(array)) for array in (*outputs, *written)):
-            self._report(before)
-        return outputs
-
-    def _report(self, arrays: list[Any]) -> None:
-        if any(map(has_nan, arrays)):
-            return  # NaNs that come in may go out
-        if RESOURCE in _resources(self.entry.optimized):
-            raise NanError(
-                f"`{self.entry.name}` made a NaN; which op did is not known, since other ranks would have to run it again too",
-                remedy="look for it on one rank, or outside of collectives",
-            )
-        node = find_nan(self.entry.optimized, arrays)
-        if node is not None:
-            raise NanError(
-                f"`{node.op.name}` made the first NaN of `{self.entry.name}`", location=node.loc,
-                remedy="keep its operands inside its domain: `np.where(ok, x, safe)` before it, or `dsl.cond`",
-            )  # fmt: skip
-
-
-def _on_host(array: Any, copy: bool | None = None) -> np.ndarray:
-    """Return an array of a GPU, or of the host, as NumPy's."""
-    if not is_on_device(array):
-        return np.array(array, copy=copy)
-    from dsl.codegen.cuda.devices import gpu
-    from dsl.codegen.cuda.frame import on_host
-    from dsl.frontend.signature import device_name
-
-    return on_host(gpu(DeviceName.parse(device_name(array))), array)
-
-
 class BoundCompiled:
     """A compiled method with its instance."""
 
@@ -627,106 +558,9 @@ class BoundCompiled:
         return self._compiled.explain()
 
 
-def _run(entry: Lowered, arguments: Arguments) -> Any:
-    try:
-        if config.debug_nans:
-            return entry.traced.run(_Watched(entry), arguments)
-        return entry.traced.run(entry.executable, arguments)
-    except Exception as error:
-        if config.traceback_filtering == "on":
-            raise _filtered(error) from error.__cause__
-        raise
-
-
-def _device(asked: str | None, arguments: Arguments) -> DeviceName | None:
-    """Return the GPU on which a call runs: the one asked for, or that of its arguments; None for the CPU."""
-    names = {
-        leaf.value.item
-        for leaf in arguments.described
-        if leaf.kind == "array" and leaf.value is not None
-    }
-    if asked is not None:
-        wanted = DeviceName.parse(asked)
-        others = {name for name in names if wanted.conflict(DeviceName.parse(name))}
-        if others:
-            raise DeviceError(
-                f"the function runs on {asked}, and an argument is on {', '.join(sorted(others))}",
-                remedy="bring it to the host first, or leave `device` out",
-            )
-        for name in names:
-            wanted = wanted.merge(DeviceName.parse(name))
-        return wanted if wanted.kind not in (None, "cpu") else None
-    if len(names) > 1:
-        raise DeviceError(
-            f"the arguments are on several devices: {', '.join(sorted(names))}",
-            remedy="bring them to one device, or to the host",
-        )
-    return DeviceName.parse(names.pop()) if names else None
-
-
-def _on_gpu(
-    traced: TracedFunction, graph: Graph, arguments: Arguments, device: DeviceName
-) -> Callable[[list[Any]], list[Any]]:
-    """Return what runs a function on a GPU."""
-    from dsl.codegen.cuda.devices import gpu
-    from dsl.codegen.cuda.executable import DeviceExecutable
-    from dsl.native import outputs_of
-
-    on_host = [arguments.described[k].kind != "array" for k in traced.inputs]
-    on_host += [False] * len(traced.captures)
-    written = [(source, target) for source, target, _ in traced.written]
-    needed = sorted(set(outputs_of(traced)))
-    return DeviceExecutable(graph, gpu(device), on_host, written, needed)
-
-
-def _needs_tokens(node: Node) -> bool:
-    acts = node.op.act is not None or node.op.begin is not None
-    return acts or "device" in node.attrs
-
-
-def _by_tokens(traced: TracedFunction, graph: Graph) -> Callable[[list[Any]], list[Any]]:
-    """Return what runs a function token by token. It reads variables as they are when it starts."""
-    for variable, written in traced.variables:
-        if written:
-            raise UnsupportedError(
-                f"the function writes {variable!r} and also waits for a queue or names devices: others would have to wait for it",
-                remedy="do the two in functions of their own, or use a `dsl.Graph` and a `dsl.Session`",
-            )
-    from dsl.executor.placed import make_runner
-    from dsl.runtime.devices import cpus
-
-    traced.claim = None
-    run, environment = make_runner(graph, cpus()), Environment(traced.resources)
-    first = len(traced.inputs)
-    held = {id(variable) for variable, _ in traced.variables}
-    copied = [first + k for k, c in enumerate(traced.captures) if id(c.holder) in held]
-    sources = [traced.captures[k - first].holder for k in copied]
-
-    def execute(arrays: list[Any]) -> list[Any]:
-        given = list(arrays)
-        for k, variable in zip(copied, sources):
-            given[k] = variable.snapshot()
-        return run(given, environment)
-
-    runner = getattr(run, "__self__", None)
-    execute.over_ranks = getattr(runner, "over_ranks", False)  # type: ignore[attr-defined]
-    return execute
-
-
 def _repeatable(graph: Graph) -> bool:
     """Tell whether a run that raised has left no effects behind."""
-    return _resources(graph) <= {"assert"}
-
-
-def _resources(graph: Graph) -> set[str]:
-    """Return what a graph touches."""
-    effects = graph.effects
-    return {r for node in effects for r in resources_of(node.op, node.regions, node.attrs)}
-
-
-def _filtered(error: Exception) -> Exception:
-    """Drop this library's frames from the traceback of an error that the user's data caused, unless they are wanted."""
-    return error.with_traceback(None) if config.traceback_filtering == "on" else error
+    return touched(graph) <= {"assert"}
 
 
 def _differ_in_small_sizes(one: Leaf, other: Leaf) -> bool:

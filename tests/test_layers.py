@@ -1,4 +1,5 @@
-"""Imports point one way: errors, config, logs, events <- ir <- the middle <- native, lowered, executor <- compile <- public API.
+"""Imports point one way: errors, config, logs, events <- ir <- the middle <- native, lowered, executor <- executables <- compile
+<- public API.
 
 The imports of every module below `dsl/` are read with `ast`, those inside functions and under TYPE_CHECKING
 included. Each breach is reported with its file, its line and the rule.
@@ -21,14 +22,15 @@ LAYERS = (
     dict.fromkeys(BASE, 0)
     | {"ir": 1}
     | dict.fromkeys(MIDDLE, 2)
-    | {"native": 3, "lowered": 3, "executor": 3, "compile": 4}
+    | {"native": 3, "lowered": 3, "executor": 3, "executables": 4, "compile": 5}
 )
-PUBLIC = 5
+PUBLIC = 6
 LAYER_NAMES = [
     "errors, config, logs, events",
     "ir",
     "{" + ", ".join(sorted(MIDDLE)) + "}",
     "native, lowered, executor",
+    "executables",
     "compile",
 ]
 ORDER = " <- ".join([*LAYER_NAMES, "public API"])
