@@ -66,6 +66,9 @@ class _Writer:
     numbers: int = 0
     written: list[str] = field(default_factory=list)
     calm: bool = False  # whether places are mostly simple, so that trips are often apart
+    sure: bool = (
+        False  # whether they surely are in the arrays, too, so that branches often become choices
+    )
 
     def write(self) -> str:
         rng = self.rng
@@ -155,7 +158,11 @@ class _Writer:
         if size.isdigit():
             return self.index_of_few(int(size))
         loop = self.loops[-1]
-        if self.calm and self.chance(1.1):
+        if self.sure:
+            text = (
+                loop.name if moves or not self.chance(5) else self.rng.choice(["0", "3", "n // 2"])
+            )
+        elif self.calm and self.chance(1.1):
             steady = ["0", "k", *(other.name for other in self.loops[:-1])]
             text = (
                 loop.name
@@ -187,6 +194,8 @@ class _Writer:
     def index_of_many(self, moves: bool) -> str:
         loop = self.loops[-1]
         name = loop.name
+        if self.sure:
+            return name if moves or not self.chance(5) else self.rng.choice(["0", "2", "n + 1"])
         if self.calm and self.chance(1.1):
             steady = ["0", "k", *(other.name for other in self.loops[:-1])]
             return (
@@ -226,6 +235,8 @@ class _Writer:
         return self.rng.choice(texts)
 
     def index_of_few(self, size: int) -> str:
+        if self.sure:
+            return str(self.rng.randint(0, size - 1))
         if self.calm and self.chance(1.1):
             inside = [
                 loop.name for loop in self.loops if loop.most is not None and loop.most <= size
@@ -260,6 +271,29 @@ class _Writer:
     # -- statements ------------------------------------------------------------------------------------------------
 
     def body(self, level: int) -> None:
+        self.sure = self.calm and self.chance(2)
+        if self.sure:
+            for name in self.written:
+                self.choose(level, name)
+        else:
+            self.statements(level)
+        self.sure = False
+
+    def choose(self, level: int, name: str) -> None:
+        """Write to one place, as one test or two say, or leave it as it is."""
+        self.line(f"if {self.test(1)}:", level)
+        inner = self.chance(3)
+        if inner:
+            self.line(f"if {self.test(0)}:", level + 1)
+        self.write_one(level + 1 + inner, name)
+        if self.chance(3):
+            self.line(f"elif {self.test(0)}:", level)
+            self.write_one(level + 1, name)
+        if self.chance(2):
+            self.line("else:", level)
+            self.write_one(level + 1, name)
+
+    def statements(self, level: int) -> None:
         for _ in range(self.rng.choice([0, 1, 1, 2, 3])):
             if self.calm and self.chance(1.3):
                 self.pick(lambda: self.name_one(level), lambda: self.add_up(level))
@@ -273,7 +307,7 @@ class _Writer:
 
     def write_one(self, level: int, name: str = "") -> str:
         name = name or self.rng.choice(self.written)
-        target = self.place(name, moves=not self.chance(6))
+        target = self.place(name, moves=self.sure or not self.chance(6))
         dtype = self.dtypes[name]
         if dtype == "bool":
             self.line(f"{target} = {self.test(1)}", level)

@@ -89,6 +89,7 @@ class Emission:
         return Emitted(text, link, *ways, *told, is_long=module.is_long)
 
     def _program(self, in_place: bool) -> Program:
+        from dsl.codegen.branchless import without_branches
         from dsl.codegen.frame import layout
         from dsl.codegen.joins import slice_parts
         from dsl.codegen.products import sum_thin_products
@@ -98,7 +99,7 @@ class Emission:
         from dsl.codegen.unroll import unroll
 
         graph = sum_thin_products(slice_parts(unroll(self.graph)))
-        graph = read_back(graph, is_expensive)
+        graph = without_branches(read_back(graph, is_expensive), is_expensive)
         scalars = [param.kind != "array" for param in self.params]
         strides = [param.strides for param in self.params]
         frame = layout(graph, scalars, strides, list(self.wanted))

@@ -153,6 +153,18 @@ class Ranges:
         alone = len(number.terms) == 1 and number.terms[0][1] == 1 and number.constant == 0
         return not number.terms or alone or self.is_small(number)
 
+    def count(self, number: ir.Value, trips: ir.Value, outer: Ranges) -> None:
+        """Note that a trip's number is at least 0 and below the trips; `maximum(n, 0)` trips are n if there are any."""
+        node = trips.node
+        if node.op.name == "maximum" and any(map(_is_zero, node.inputs)):
+            trips = next(v for v in node.inputs if not _is_zero(v))
+        form = outer.form(trips)
+        high = []
+        if self.is_exact(form):
+            self.assume(form + -1)
+            high = [form + -1]
+        self.forms[number] = self.new([Linear()], high, small=True)
+
     # -- facts -----------------------------------------------------------------------------------------------------
 
     def assume(self, number: Linear) -> None:
@@ -236,6 +248,10 @@ class Ranges:
             self.is_natural(rest + bound.times(scale), depth + 1)
             for bound in itertools.islice(self.bounds(atom, scale > 0), 4)
         )
+
+
+def _is_zero(value: ir.Value) -> bool:
+    return value.node.op.name == "const" and int(value.node.attrs["value"].array) == 0
 
 
 def _truth(graph: ir.Graph, value: ir.Value, node: ir.Node, taken_if: bool) -> bool | None:

@@ -5,35 +5,57 @@ read nowhere that another trip writes to: along some axis, a read is always wher
 
     for j in range(k + 1, n):
         a[i, j] -= a[i, k] * a[k, j]    # a[i, j], a[k, j]: of this column; a[i, k]: k is no j
+
+One trip may write what all others read. It is made alone, between those before and those after it.
+
+    for j in range(n):
+        d[i, j] = min(d[i, j], d[i, k] + d[k, j])    # d[i, k]: trip k writes it
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from dsl.codegen.control.passing import home_of
 from dsl.codegen.ranges import Atom, Linear, Ranges
 from dsl.ir import graph as ir
 from dsl.ir.facts import is_array
 from dsl.ir.registry import Trait
+from dsl.ir.types import I64
 
-if TYPE_CHECKING:
-    from dsl.codegen.control.carried import Carried, Loop
-
-__all__ = ["are_apart"]
+__all__ = ["Trip", "is_simple", "place_of", "trips_apart"]
 
 _SIMPLE = frozenset(("const", "dim_size", "gather", "reshape"))
 
-
-def are_apart(loop: Loop, ranges: Ranges) -> bool:
-    """Tell whether trips touch places of their own; the ranges are those of the loop's body."""
-    arrays = [item for item in loop.carried if is_array(item.param)]
-    written = {item.result.node for item in arrays}
-    if not arrays or not all(node in written or _is_simple(node) for node in loop.body.nodes):
-        return False
-    return all(_is_apart(loop, ranges, item) for item in arrays)
+Place = dict[int, Linear]  # of one element, by axis
 
 
-def _is_simple(node: ir.Node) -> bool:
+class Trip(NamedTuple):
+    """A trip by its number: that of a value in the loop's body, if there is one, and a constant."""
+
+    value: ir.Value | None
+    plus: int
+
+
+def trips_apart(body: ir.Graph, carried: int, ranges: Ranges) -> list[Trip] | None:
+    """Return the trips that are to be made alone, one at most, or None if trips meet; the ranges are those of the loop's body."""
+    pairs = zip(body.params[1 : 1 + carried], body.results, strict=True)
+    arrays = [(param, result) for param, result in pairs if is_array(param)]
+    written = {result.node for _, result in arrays}
+    if not arrays or not all(node in written or is_simple(node) for node in body.nodes):
+        return None
+    ((number, _),) = ranges.form(body.params[0]).terms
+    steady = set(body.params[1 + carried :])
+    alone: dict[Linear, Trip] = {}
+    for param, result in arrays:
+        met = _meetings(body, ranges, number, steady, param, result)
+        if met is None:
+            return None
+        alone |= met
+    return list(alone.values()) if len(alone) < 2 else None
+
+
+def is_simple(node: ir.Node) -> bool:
     """Tell whether a node computes a number, or reads one."""
     if node.op.name == "slice":
         return _is_element(node)
@@ -46,45 +68,57 @@ def _is_element(node: ir.Node) -> bool:
     return all(size == 1 for size in node.attrs["size"])
 
 
-def _is_apart(loop: Loop, ranges: Ranges, item: Carried) -> bool:
-    """Tell whether no trip reads or writes what another one writes to an array."""
-    node = item.result.node
-    if node.op.name != "scatter" or node.inputs[0] is not item.param or not item.in_place:
-        return False
-    if node.attrs["mode"] != "update" or is_array(node.inputs[1]):
-        return False
-    ((trip, _),) = ranges.form(loop.body.params[0]).terms
-    write = _place(ranges, node, trip)
-    if write is None or not any(_moves(index, trip) for index in write.values()):
-        return False
-    for user in loop.body.nodes:
-        if user is node or (item.param not in user.inputs and item.result not in user.inputs):
+def _meetings(
+    body: ir.Graph, ranges: Ranges, number: Atom, steady: set[ir.Value], param: ir.Value, result: ir.Value
+) -> dict[Linear, Trip] | None:  # fmt: skip
+    """Return the trips that write what others read of an array, each by its number; None if that cannot be told."""
+    node = result.node
+    if node.op.name != "scatter" or node.inputs[0] is not param or is_array(node.inputs[1]):
+        return None
+    if node.attrs["mode"] != "update" or home_of(body, result) != body.params.index(param):
+        return None
+    write = place_of(ranges, node, number)
+    if write is None or not any(_moves(index, number) for index in write.values()):
+        return None
+    found = {}
+    for user in body.nodes:
+        if user is node or (param not in user.inputs and result not in user.inputs):
             continue
-        read = _place(ranges, user, trip) if user.inputs[0] is item.param else None
-        if read is None or not _beside(ranges, trip, write, read):
-            return False
-    return True
+        read = place_of(ranges, user, number) if user.inputs[0] is param else None
+        if read is None:
+            return None
+        if not _beside(ranges, number, write, read):
+            trip = _meeting(number, steady, write, user)
+            if trip is None:
+                return None
+            found[_form(ranges, trip)] = trip
+    return found
 
 
-def _place(ranges: Ranges, node: ir.Node, trip: Atom) -> dict[int, Linear] | None:
+def place_of(ranges: Ranges, node: ir.Node, number: Atom) -> Place | None:
     """Return where a node reads or writes one element, by axis, made of the trip's number and of what stays in all trips."""
     if node.op.name == "slice":
         starts = enumerate(node.attrs["start"])
         return {axis: Linear((), k) for axis, k in starts if isinstance(k, int)}
     if node.op.name not in ("gather", "scatter"):
         return None
-    indices = node.inputs[1 if node.op.name == "gather" else 2 :]
-    found = {axis: ranges.form(index) for axis, index in zip(node.attrs["axes"], indices)}
-    steady = all(atom.number <= trip.number for form in found.values() for atom, _ in form.terms)
+    found = {axis: ranges.form(index) for axis, index in _indices(node).items()}
+    steady = all(atom.number <= number.number for form in found.values() for atom, _ in form.terms)
     return found if steady and all(map(ranges.is_natural, found.values())) else None
 
 
-def _beside(ranges: Ranges, trip: Atom, write: dict[int, Linear], read: dict[int, Linear]) -> bool:
+def _indices(node: ir.Node) -> dict[int, ir.Value]:
+    """Return the indices of a gather or scatter, by axis."""
+    first = 1 if node.op.name == "gather" else 2
+    return dict(zip(node.attrs["axes"], node.inputs[first:]))
+
+
+def _beside(ranges: Ranges, number: Atom, write: Place, read: Place) -> bool:
     """Tell whether a place that is read is never one to which another trip writes."""
     for axis in write.keys() & read.keys():
         one, other = write[axis], read[axis]
         between = one - other
-        moving = _moves(one, trip) + _moves(other, trip)
+        moving = _moves(one, number) + _moves(other, number)
         if between == Linear() and moving:
             return True
         either = between + -1, between.times(-1) + -1
@@ -93,5 +127,31 @@ def _beside(ranges: Ranges, trip: Atom, write: dict[int, Linear], read: dict[int
     return False
 
 
-def _moves(index: Linear, trip: Atom) -> bool:
-    return any(atom is trip for atom, _ in index.terms)
+def _meeting(number: Atom, steady: set[ir.Value], write: Place, reader: ir.Node) -> Trip | None:
+    """Return the one trip that writes to a place that stays: a trip writes as far along some axis as its number tells."""
+    own = Linear(((number, 1),))
+    steps = {axis: index - own for axis, index in write.items()}
+    if reader.op.name == "slice":
+        stays: dict[int, ir.Value | int] = dict(enumerate(reader.attrs["start"]))
+    else:
+        stays = dict(_indices(reader))
+    for axis, step in steps.items():
+        at = stays.get(axis)
+        if step.terms or at is None:
+            continue
+        if isinstance(at, ir.Value) and at.node.op.name == "const":
+            at = int(at.node.attrs["value"].array)
+        if isinstance(at, int):
+            return Trip(None, at - step.constant)
+        if at in steady and at.dtype == I64:
+            return Trip(at, -step.constant)
+    return None
+
+
+def _form(ranges: Ranges, trip: Trip) -> Linear:
+    start = Linear() if trip.value is None else ranges.form(trip.value)
+    return start + trip.plus
+
+
+def _moves(index: Linear, number: Atom) -> bool:
+    return any(atom is number for atom, _ in index.terms)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
 from dsl.codegen.control.weights import weight
-from dsl.codegen.llvm import Value, Variable, read
+from dsl.codegen.llvm import Operand, Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes, note_exchange
 from dsl.codegen.overwritten import is_overwritten
 from dsl.codegen.places import contiguous_copy
@@ -256,17 +256,14 @@ class Loop:
             if param in read and is_integer(item.param)
         )
 
-    def count(self, inner: Region, trips: ir.Value) -> None:
-        """A trip number is at least 0 and below the trips; `maximum(n, 0)` trips are n if there are any."""
-        form = self.region.ranges.form(trips)
-        node = trips.node
-        if node.op.name == "maximum" and any(_is_zero(v) for v in node.inputs):
-            form = self.region.ranges.form(next(v for v in node.inputs if not _is_zero(v)))
-        high = []
-        if inner.ranges.is_exact(form):
-            inner.ranges.assume(form + -1)
-            high = [form + -1]
-        inner.ranges.forms[self.body.params[0]] = inner.ranges.new([Linear()], high, small=True)
+    def number_of(self, value: ir.Value | None, plus: int) -> Operand:
+        """Return an integer that a param of the body stands for in all trips, if there is one, and a constant."""
+        if value is None:
+            return plus
+        place = self.body.params.index(value) - self.skip - len(self.carried)
+        found = self.region.register(self.invariants[place])
+        assert isinstance(found, Value)
+        return self.region.fn.add(found, plus)
 
     def learn(self, inner: Region, param: ir.Value, value: Any) -> None:
         """Let a region know the sizes that its params tell."""
@@ -470,7 +467,3 @@ def _is_kept(node: ir.Node, side: ir.Graph, item: Carried) -> bool:
     """Tell whether one side of a branch leaves a number as it is."""
     result = side.results[item.result.index]
     return result in side.params and node.inputs[1 + side.params.index(result)] is item.param
-
-
-def _is_zero(value: ir.Value) -> bool:
-    return value.node.op.name == "const" and int(value.node.attrs["value"].array) == 0

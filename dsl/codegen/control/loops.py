@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from dsl.codegen.control.apart import are_apart
+from dsl.codegen.control.apart import Trip, trips_apart
 from dsl.codegen.control.brief import MOST, is_brief
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.control.endings import endings
 from dsl.codegen.control.weights import weight
 from dsl.codegen.frame import STATUS
-from dsl.codegen.kernels.vectors import WideLoops, read_loop
+from dsl.codegen.kernels.vectors import Recorded, WideLoops, read_loop
 from dsl.codegen.llvm import Operand, Value, read
 from dsl.codegen.repeats import emit_repeats
 from dsl.codegen.trapezoids import emit_trapezoids
@@ -100,14 +100,18 @@ def emit_scan(region: Region, node: ir.Node) -> None:
         high = fn.minimum(fn.add(low, every), trips)
     else:
         low, high = Value("0", "i64"), trips
-    before, vectors, lines = fn.point(), fn.module.wide_loops, []
+    before, vectors = fn.point(), fn.module.wide_loops
+    lines: list[str] = []
+    alone: list[Trip] | None = None
     with fn.loop(low, high, as_written=True, ahead=True) as trip:
         start = fn.point()
         inner = loop.enter(body, (trip,))
-        loop.count(inner, node.inputs[0])
+        inner.ranges.count(body.params[0], node.inputs[0], region.ranges)
         _run(loop, inner)
         loop.next(inner, body)
-        if not _is_short(node, _FEW) and are_apart(loop, inner.ranges):
+        if not _is_short(node, _FEW):
+            alone = trips_apart(body, len(loop.carried), inner.ranges)
+        if alone is not None:
             lines = fn.since(start)
         if every == 1:
             _poll(region)
@@ -118,7 +122,7 @@ def emit_scan(region: Region, node: ir.Node) -> None:
     if by_vectors is not None:
         fn.go_back(before)
         fn.module.wide_loops += 1
-        WideLoops(fn.module).wide_loops(fn, by_vectors, (low, high))
+        _by_vectors(loop, by_vectors, low, high, alone or [])
     else:
         fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
         fn.module.masked |= loop.is_masked()
@@ -145,6 +149,24 @@ def _run(loop: Loop, inner: Region) -> None:
     inner.run()
     program.depth -= 1
     program.serial = around
+
+
+def _by_vectors(loop: Loop, body: Recorded, low: Operand, high: Operand, alone: list[Trip]) -> None:
+    """Write a loop by vectors; a trip that is to be made alone parts those before it from those after it."""
+    fn = loop.region.fn
+    loops = WideLoops(fn.module)
+    if not alone:
+        loops.wide_loops(fn, body, (low, high))
+        return
+    (trip,) = alone
+    first = fn.maximum(fn.minimum(loop.number_of(trip.value, trip.plus), high), low)
+    stops = first, fn.minimum(fn.add(first, 1), high), high
+    start, stop = fn.variable("i64", low), fn.variable("i64")
+    with fn.loop(0, len(stops), metadata=loops.plain(), as_written=True) as part:
+        for k, end in enumerate(stops):
+            stop.set(end if k == 0 else fn.select(fn.compare("slt", part, k), stop.get(), end))
+        loops.wide_loops(fn, body, (start.get(), stop.get()))
+        start.set(stop.get())
 
 
 def _single(region: Region, value: ir.Value) -> Value:

@@ -1,0 +1,195 @@
+"""Turns the branches of innermost loops into choices between numbers, where the loops can then be written by vectors.
+
+What a branch writes is written in each trip: the new element, or the old one again.
+
+    %c = cond(%p, %y, %x, %i) {                            %a = gather(%x, %i)
+      @then {                                              %b = multiply(%a, %a)
+        %0 = gather(%x, %i)                                %o = gather(%y, %i)
+        %1 = multiply(%0, %0)                       ->     %n = where(%p, %b, %o)
+        %2 = scatter(%y, %1, %i)                           %c = scatter(%y, %n, %i)
+        return %2
+      }
+      @else { return %y }
+    }
+
+It is done where all of that may be computed in every trip: it cannot raise, takes little time, and its places surely are in the
+arrays. Loops of which trips meet all the same keep their branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dsl.codegen.control.apart import is_simple, trips_apart
+from dsl.codegen.ranges import Linear, Ranges
+from dsl.ir.facts import is_array, may_raise
+from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.rewrite import Rewriter, rebuild
+
+__all__ = ["without_branches"]
+
+_ACCESSES = frozenset(("gather", "scatter", "slice"))
+_BY_VECTORS = frozenset(("divide", "sqrt"))  # which take long for single numbers
+
+Costly = Callable[[Node], bool]
+
+
+def without_branches(graph: Graph, expensive: Costly) -> Graph:
+    """Return the graph without branches in loops that vectors can make then."""
+    found: dict[Node, Graph] = {}
+    _look(graph, Ranges(), expensive, found)
+    return (
+        rebuild(graph, lambda builder, node: _with_body(builder, node, found)) if found else graph
+    )
+
+
+def _look(graph: Graph, ranges: Ranges, expensive: Costly, found: dict[Node, Graph]) -> None:
+    """Find loops, and what their bodies become."""
+    for node in graph.nodes:
+        for region in node.regions:
+            inner = _inside(ranges, node, region)
+            body = _straight(node, region, inner, expensive) if node.op.name == "scan" else None
+            if body is None:
+                _look(region, inner, expensive, found)
+            else:
+                found[node] = body
+
+
+def _inside(outer: Ranges, node: Node, region: Graph) -> Ranges:
+    """Return what is known in a region: what is given to it stays what it is, and a trip's number is below the trips."""
+    ranges, params = Ranges(outer), region.params
+    if node.op.name == "scan":
+        ranges.count(params[0], node.inputs[0], outer)
+        params = params[1:]
+    given = params[node.attrs.get("carried", 0) :]
+    for param, operand in zip(given, node.inputs[len(node.inputs) - len(given) :], strict=True):
+        ranges.forms[param] = outer.form(operand)
+    return ranges
+
+
+def _with_body(
+    builder: Rewriter, node: Node, found: dict[Node, Graph]
+) -> Sequence[Value | None] | None:
+    body = found.get(builder.origin)
+    if body is None:
+        return None
+    made = Node(
+        node.op, node.inputs, node.attrs, node.types, (body,), node.controls, node.dims, node.loc
+    )
+    return builder.adopt(made).outputs
+
+
+def _straight(node: Node, body: Graph, ranges: Ranges, expensive: Costly) -> Graph | None:
+    """Return a loop's body without branches, or None if it has none or has to keep them."""
+    branches = [inner for inner in body.nodes if inner.regions]
+    if not branches or body.effects or not all(map(is_array, body.results)):
+        return None
+    if not all(_is_plain(branch, expensive) for branch in branches):
+        return None
+    made = rebuild(body, _choose)
+    if any(inner.regions for inner in made.nodes) or not _is_inside(made, ranges):
+        return None
+    return None if trips_apart(made, node.attrs["carried"], ranges) is None else made
+
+
+def _is_plain(branch: Node, expensive: Costly) -> bool:
+    """Tell whether a branch may be taken in every trip, as far as it computes numbers; and writes to arrays at its end alone."""
+    return branch.op.name == "cond" and all(_is_side(side, expensive) for side in branch.regions)
+
+
+def _is_side(side: Graph, expensive: Costly) -> bool:
+    arrays = {value for node in side.nodes for value in node.outputs if is_array(value)}
+    read = {value for node in side.nodes for value in node.inputs}
+    if side.effects or read & arrays or not arrays <= set(side.results):
+        return False
+    return all(_is_quick(node, expensive) or _is_plain(node, expensive) for node in side.nodes)
+
+
+def _is_quick(node: Node, expensive: Costly) -> bool:
+    """Tell whether a node may be computed in every trip; places are looked at when all is put together."""
+    if node.op.name in _ACCESSES:
+        return node.op.name == "scatter" or is_simple(node)
+    quick = node.op.name in _BY_VECTORS or not expensive(node)
+    return is_simple(node) and not may_raise(node) and quick
+
+
+def _is_inside(body: Graph, ranges: Ranges) -> bool:
+    """Tell whether all places that are read or written surely are in the arrays."""
+    for node in body.nodes:
+        if node.op.name in ("gather", "scatter"):
+            shape, first = node.inputs[0].shape, 1 if node.op.name == "gather" else 2
+            for axis, index in zip(node.attrs["axes"], node.inputs[first:]):
+                place = Linear() if is_array(index) else ranges.form(index)
+                room = ranges.size(shape[axis]) - place + -1
+                if is_array(index) or not (ranges.is_natural(place) and ranges.is_natural(room)):
+                    return False
+    return True
+
+
+# --- Choices -------------------------------------------------------------------------------------
+
+
+class _Write(NamedTuple):
+    """What one side of a branch writes to an array."""
+
+    scatter: Node
+    array: Value
+    number: Value
+    indices: tuple[Value, ...]
+
+
+def _choose(builder: Rewriter, node: Node) -> Sequence[Value | None] | None:
+    if node.op.name != "cond":
+        return None
+    predicate, *operands = node.inputs
+    sides = [_inlined(builder, side, operands) for side in node.regions]
+    pairs = list(zip(*sides, strict=True))
+    if not all(_fit(one, other) for one, other in pairs):
+        return None
+    return [_chosen(builder, predicate, one, other) for one, other in pairs]
+
+
+def _inlined(builder: Rewriter, side: Graph, operands: Sequence[Value]) -> list[Value | _Write]:
+    """Compute the numbers of a side here; return its results, writes that are not made among them."""
+    values = dict(zip(side.params, operands, strict=True))
+    writes: dict[Value, _Write] = {}
+    for node in side.nodes:
+        if node.op.name == "scatter":
+            array, number, *indices = (values[v] for v in node.inputs)
+            writes[node.output] = _Write(node, array, number, tuple(indices))
+        else:
+            values.update(zip(node.outputs, builder.copy(node, values).outputs, strict=True))
+    return [writes[v] if v in writes else values[v] for v in side.results]
+
+
+def _fit(one: Value | _Write, other: Value | _Write) -> bool:
+    """Tell whether two sides leave numbers, or one array with an element of it written at one place."""
+    match one, other:
+        case _Write(), _Write():
+            alike = one.scatter.attrs == other.scatter.attrs
+            return alike and (one.array, one.indices) == (other.array, other.indices)
+        case (_Write() as write, left) | (left, _Write() as write):
+            return write.array is left
+        case _:
+            return one is other or not is_array(one)
+
+
+def _chosen(
+    builder: Rewriter, predicate: Value, one: Value | _Write, other: Value | _Write
+) -> Value:
+    write = one if isinstance(one, _Write) else other if isinstance(other, _Write) else None
+    if write is None:
+        assert isinstance(one, Value)
+        assert isinstance(other, Value)
+        return one if one is other else builder.emit("where", predicate, one, other)
+    numbers = [_number(builder, side, write) for side in (one, other)]
+    chosen = builder.emit("where", predicate, *numbers)
+    return builder.emit("scatter", write.array, chosen, *write.indices, **write.scatter.attrs)
+
+
+def _number(builder: Rewriter, side: Value | _Write, write: _Write) -> Value:
+    """Return what a side leaves at the place of a write: its own number, or what is there already."""
+    if isinstance(side, _Write):
+        return side.number
+    return builder.emit("gather", side, *write.indices, axes=write.scatter.attrs["axes"])
