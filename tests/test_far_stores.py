@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dsl
-from dsl.codegen.kernels import maps
+from dsl.codegen.kernels import maps, panels
 from dsl.codegen.vector_unit import last_cache_bytes, register_bytes
 
 pytestmark = pytest.mark.skipif(register_bytes() < 32, reason="needs instructions of AVX")
@@ -99,3 +99,38 @@ def test_what_is_updated_in_place_or_carried_by_a_loop_is_not(
     f = dsl.jit(carried)
     assert not is_past(f, x, 3)
     np.testing.assert_allclose(f(x, 3), carried(x, 3))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-2, keepdims=True))
+    return e / e.sum(axis=-2, keepdims=True)
+
+
+def normalize(x):
+    centred = x - x.mean(axis=-2, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(axis=-2, keepdims=True) + 1e-5)
+
+
+def two_of_columns(x):
+    total = x.sum(axis=-2, keepdims=True)
+    return x / total, x - total
+
+
+def turned(x):
+    return normalize(x).swapaxes(-1, -2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("program", [softmax, normalize, two_of_columns, turned])
+@pytest.mark.parametrize("shape", [(300, 1024), (64, 160), (65, 1040), (41, 100), (3, 50, 320)])
+def test_columns(program: Any, dtype: Any, shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panels, "_FAR", 1 << 10)
+    monkeypatch.setattr(panels, "last_cache_bytes", lambda: 0)
+    x = np.random.default_rng(2).random(shape).astype(dtype)
+    f, want = dsl.jit(program), program(x)
+    for threads in (1, 3):
+        with dsl.num_threads(threads):
+            got = f(x)
+        for a, b in zip(got, want):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+    assert is_past(f, x) is (shape[-1] * x.itemsize % 64 == 0)

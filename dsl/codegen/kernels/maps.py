@@ -13,16 +13,14 @@ from dsl.codegen.accesses import ceil_div, stride_of, walk
 from dsl.codegen.arrays import Scalar, store_scalar
 from dsl.codegen.evaluate import Evaluator
 from dsl.codegen.expressions import Expression
+from dsl.codegen.kernels.far_stores import LINE, are_far, past_caches
 from dsl.codegen.kernels.nests import Nests
 from dsl.codegen.llvm import Function, Operand, Value
-from dsl.codegen.memory import nbytes
-from dsl.codegen.vector_unit import last_cache_bytes, register_bytes
-from dsl.ir import graph as ir
+from dsl.codegen.vector_unit import last_cache_bytes
 
 __all__ = ["Maps"]
 
 _FAR = 1 << 25  # bytes of an array that no cache holds, or not for long
-_LINES = 64  # elements that fill lines of the caches, whatever their size
 _BLOCK = 32  # side of a tile when a transposed array is read
 _TRIPS = 64  # of a loop, made on one block of points before the next
 _MOVING = 64  # points of a block that is done when none of them moves
@@ -47,7 +45,7 @@ class Maps(Nests):
         if tile is not None:
             self.tiled_maps(groups, tile, store, each)
             return
-        past = bool(groups) and self.is_far()
+        past = bool(groups) and are_far(self, self.kernel.roots, max(_FAR, last_cache_bytes()))
         copies = self.copies_rows(groups) and not (past and len(groups) == 1)
         if len(groups) <= 1:
 
@@ -85,7 +83,7 @@ class Maps(Nests):
 
         count = self.extent(self.host.fn, [k for g in outer for k in g])
         row = self.extent(self.host.fn, groups[-1])
-        lined = past and isinstance(row, int) and row % _LINES == 0
+        lined = past and isinstance(row, int) and row % LINE == 0
         body = self.past_caches(nested) if lined else nested
         self.parallel(count, each * self.elements_of(rest), body)
 
@@ -110,33 +108,12 @@ class Maps(Nests):
 
     # -- what no cache holds -----------------------------------------------------------------------------------------
 
-    def is_far(self) -> bool:
-        """Tell whether all that the kernel writes is new memory, in whole lines, and more than the caches hold."""
-        if register_bytes() < 32:
-            return False
-        loads = [e for r in self.kernel.roots for e in walk(r.expression) if e.kind == "load"]
-        read = [e.value for e in loads if e.value is not None]
-        return all(
-            r.value in self.stores
-            and r.value.shape == self.kernel.space
-            and r.value.dtype.itemsize >= 4
-            and _is_large(r.value)
-            and self.host.is_new(r.value, read)
-            for r in self.kernel.roots
-        )
-
     def past_caches(self, body: Share) -> Share:
-        """Let the stores of a share of the work go past the caches: lines that are written whole need not be read first.
-
-        What a thread has written has arrived when its share is done.
-        """
+        """Let the stores of a share of the work go past the caches."""
 
         def share(fn: Function, low: Operand, high: Operand) -> None:
-            self.past = f", !nontemporal {self.module.metadata('!{i32 1}')}"
-            body(fn, low, high)
-            self.past = ""
-            self.module.declare("llvm.x86.sse.sfence", "void", [])
-            fn.call("void", "llvm.x86.sse.sfence")
+            with past_caches(self, fn):
+                body(fn, low, high)
 
         return share
 
@@ -144,10 +121,10 @@ class Maps(Nests):
         """Run a loop past the caches; shares of threads start with a line."""
 
         def share(fn: Function, low: Operand, high: Operand) -> None:
-            body(fn, fn.mul(low, _LINES), fn.minimum(fn.mul(high, _LINES), count))
+            body(fn, fn.mul(low, LINE), fn.minimum(fn.mul(high, LINE), count))
 
-        lines = ceil_div(self.host.fn, count, _LINES)
-        self.parallel(lines, each * _LINES, self.past_caches(share))
+        lines = ceil_div(self.host.fn, count, LINE)
+        self.parallel(lines, each * LINE, self.past_caches(share))
 
     # -- copies and tiles --------------------------------------------------------------------------------------------
 
@@ -318,8 +295,3 @@ class Maps(Nests):
         values = {*loads, *self.stores} - {None}
         size = sum(value.dtype.itemsize for value in values if value is not None)
         return max(64, _BLOCK_BYTES // size // 64 * 64)
-
-
-def _is_large(value: ir.Value) -> bool:
-    size = nbytes(value.shape, value.dtype.itemsize)
-    return isinstance(size, int) and size >= max(_FAR, last_cache_bytes())

@@ -6,6 +6,7 @@ A row's results are short vectors in scratch memory, and the innermost loop goes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,11 +18,12 @@ from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.elementwise.reals import MATH
 from dsl.codegen.evaluate import literal
 from dsl.codegen.expressions import Affine, Expression, identity_index
+from dsl.codegen.kernels.far_stores import LINE, are_far, past_caches
 from dsl.codegen.kernels.rows import Room, Rows, Scratch, Temporaries
 from dsl.codegen.kernels.vectors import fits_registers
 from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.plan import Root, Stage
-from dsl.codegen.vector_unit import register_bytes
+from dsl.codegen.vector_unit import last_cache_bytes, register_bytes
 from dsl.ir import graph as ir
 
 __all__ = ["Panels"]
@@ -30,6 +32,9 @@ _TILE = 512  # columns of a panel: narrow ones touch a page for a few cache line
 _PANEL = 1 << 23  # bytes of a panel that is swept several times: a share of the last cache
 _COPY = 1 << 21  # bytes of one that is copied by the first sweep
 _NEAR, _HELD = 1 << 20, 1 << 26  # bytes of arrays that a near cache and the last one hold
+_FAR = (
+    1 << 24
+)  # bytes of a result that is written past the caches, if they are half of the last one at least
 _FEW = 16  # columns of a panel that LLVM must not unroll
 _OUTER = (
     16.0  # points of the loops around that threads can share: then a panel may have all columns
@@ -216,12 +221,24 @@ class Panel:
             self.k.nest(self.evaluator, self.swept[:-1], blocks, vector=False, hoist=expressions)
         else:
             row = partial(self.points, stage, ready, [None])
-            self.k.nest(
-                self.evaluator, self.swept, lambda: self.columns(row, hoist=expressions),
-                vector=False, hoist=expressions,
-            )  # fmt: skip
+            with past_caches(self.k, self.fn) if self.is_far(stage) else nullcontext():
+                self.k.nest(
+                    self.evaluator, self.swept, lambda: self.columns(row, hoist=expressions),
+                    vector=False, hoist=expressions,
+                )  # fmt: skip
         if any(root.value in self.k.stores for root in reduces):
             self.columns(partial(self.store_vectors, reduces))
+
+    def is_far(self, stage: Stage) -> bool:
+        """Tell whether a sweep does nothing but write large results, by whole lines: rows of a panel are far from each other."""
+        copies = any(sweeps[0] == self.k.current for sweeps in self.sweeps.values())
+        if copies or any(r.reduce or r.value in self.temps for r in stage.roots):
+            return False
+        lined = all(
+            isinstance(n := r.value.shape[-1], int) and n * r.value.dtype.itemsize % LINE == 0
+            for r in stage.roots
+        )
+        return lined and are_far(self.k, stage.roots, max(_FAR, last_cache_bytes() // 2))
 
     def store_vectors(self, reduces: list[Root]) -> None:
         for root in reduces:
