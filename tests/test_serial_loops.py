@@ -231,3 +231,30 @@ def test_what_a_loop_leaves_as_it_is_keeps_its_zeros(program: Any, dynamic: Any)
             got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,)
         ):
             np.testing.assert_array_equal(a, b)
+
+
+# -- looks for the keyboard --------------------------------------------------------------------------------------------
+
+
+def marked(x):
+    stack = np.zeros(len(x), dtype=np.int64)
+    total = 0
+    for i in range(len(x)):
+        for j in range(len(x)):
+            stack[0] = i * j
+            total += stack[x[j]]
+    return total
+
+
+def test_a_loop_that_writes_one_element_of_a_large_array_looks_for_interrupts_seldom() -> None:
+    x = np.arange(300) % 7
+    compiled = dsl.jit(marked)
+    assert compiled(x) == marked(x)
+    for line, before in _pairs(compiled.ir(x, stage="llvm")):
+        if "call i32 @dsl_poll" in line:
+            assert before.startswith("then")  # where many trips were made
+
+
+def _pairs(text):
+    lines = [line.strip() for line in text.splitlines()]
+    return zip(lines[1:], lines)
