@@ -278,3 +278,102 @@ def test_elements_at_known_places_are_written_where_the_array_is() -> None:
     assert "1 arrays of workspace and results" in str(compiled.lower(10).memory_report())
     with pytest.raises(IndexError, match="index 1 is out of bounds for axis 0 with size 1"):
         compiled(0)
+
+
+# -- bounds that all trips keep to -------------------------------------------------------------------------------------
+
+
+def place_of_least(x):
+    place = 0
+    for i in range(len(x)):
+        if x[i] < x[place]:
+            place = i
+    return place
+
+
+def popped(x):
+    stack = np.zeros(3 * len(x) + 3, dtype=np.int64)
+    top, total = 1, 0
+    while top > 0:
+        top -= 1
+        total += stack[top]
+        if x[stack[top]] > 0 and total < 300:
+            stack[top] = 2
+            top += 1
+            if total % 2 == 0:
+                top += 1
+    return total
+
+
+def runs(x):
+    count, i = 0, 0
+    while i < len(x):
+        first = x[i]
+        while i < len(x) and x[i] == first:
+            i += 1
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(("program", "checks"), [(place_of_least, 0), (runs, 0), (popped, 3)])
+def test_bounds_that_follow_by_induction_are_not_checked(program: Any, checks: int) -> None:
+    x = np.arange(20) % 7
+    compiled = dsl.jit(program)
+    assert compiled(x) == program(x)
+    assert (
+        compiled.ir(x, stage="llvm").count("icmp uge") == checks
+    )  # by data: twice; at the top: once
+
+
+def doubled(n):
+    k, total = 1, 0
+    for _ in range(n):
+        k = max(k * 2, 1)
+        total += k % 7
+    return total
+
+
+def fibonacci(n):
+    a, b, total = 0, 1, 0
+    for _ in range(n):
+        a, b = b, a + b
+        total += a % 7
+    return total
+
+
+def halved_and_more(n):
+    k, total = 1, 0
+    for _ in range(n):
+        k = k * 3 // 2 + 1
+        total += k % 7
+    return total
+
+
+@pytest.mark.parametrize("program", [doubled, fibonacci, halved_and_more])
+def test_numbers_that_wrap_round_have_no_bounds(program: Any) -> None:
+    with dsl.config.override(backend="interpreter"):
+        want = dsl.jit(program)(200)
+    assert dsl.jit(program)(200) == want
+
+
+def below(x):
+    k = 0
+    for i in range(len(x)):
+        k = k - 1 if x[i] > 0 else k
+    return x[k]
+
+
+def beyond(x):
+    k = 0
+    for i in range(len(x)):
+        if x[i] > 0:
+            k = i + 1
+    return x[k]
+
+
+def test_numbers_that_leave_the_array_are_still_found() -> None:
+    x = np.ones(5)
+    assert dsl.jit(below)(x) == 1.0
+    for program in (below, beyond):
+        with pytest.raises(IndexError):
+            dsl.jit(program)(x[:0] if program is below else x)
