@@ -377,3 +377,54 @@ def test_numbers_that_leave_the_array_are_still_found() -> None:
     for program in (below, beyond):
         with pytest.raises(IndexError):
             dsl.jit(program)(x[:0] if program is below else x)
+
+
+# -- the best so far ---------------------------------------------------------------------------------------------------
+
+
+def place_of_largest(x):
+    best, place = x[0], 0
+    for i in range(1, len(x)):
+        if x[i] > best:
+            best, place = x[i], i
+    return place
+
+
+def pivot(x):
+    place = 0
+    for i in range(len(x)):
+        if i != 3 and abs(x[i]) >= abs(x[place]):
+            place = i
+    return place
+
+
+def largest(x):
+    best = x[0]
+    for i in range(len(x)):
+        if x[i] > best:
+            best = x[i]
+    return best
+
+
+def filled(x):
+    place = 0
+    for i in range(len(x)):
+        if x[i] < x[place]:
+            place = place + 1
+    return place
+
+
+SIGNED = np.random.default_rng(5).integers(-50, 50, 300)
+
+
+@pytest.mark.parametrize(
+    ("program", "rare"),
+    [(place_of_largest, True), (place_of_least, True), (pivot, True), (largest, False), (filled, False)],
+)  # fmt: skip
+def test_what_becomes_the_best_so_far_is_a_branch_and_not_a_choice(
+    program: Any, rare: bool
+) -> None:
+    for x in (SIGNED, SIGNED.astype(np.int32), SIGNED / 8):
+        compiled = dsl.jit(program)
+        assert compiled(x) == program(x)
+        assert ('asm sideeffect ""' in compiled.ir(x, stage="llvm")) == rare

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsl.codegen.control.invariants import MOST_STEP, Invariants
 from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
+from dsl.codegen.control.records import rare_side
 from dsl.codegen.control.weights import weight
 from dsl.codegen.llvm import Operand, Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes, note_exchange
@@ -232,8 +233,8 @@ class Loop:
         return any(self.is_chain(item) for item in self.carried if not is_array(item.param))
 
     def is_chain(self, item: Carried) -> bool:
-        """Tell whether a number comes of its last value otherwise than as a sum of integers, say."""
-        if not depends(item.result, item.param):
+        """Tell whether a number comes of its last value otherwise than as a sum of integers, say, or the best so far."""
+        if not depends(item.result, item.param) or rare_side(self, item.result.node) is not None:
             return False
         if item.param.dtype.kind in "fc":
             return not self.region.fn.module.fastmath
