@@ -231,3 +231,204 @@ def test_what_a_loop_leaves_as_it_is_keeps_its_zeros(program: Any, dynamic: Any)
             got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,)
         ):
             np.testing.assert_array_equal(a, b)
+
+
+# -- looks for the keyboard --------------------------------------------------------------------------------------------
+
+
+def marked(x):
+    stack = np.zeros(len(x), dtype=np.int64)
+    total = 0
+    for i in range(len(x)):
+        for j in range(len(x)):
+            stack[0] = i * j
+            total += stack[x[j]]
+    return total
+
+
+def test_a_loop_that_writes_one_element_of_a_large_array_looks_for_interrupts_seldom() -> None:
+    x = np.arange(300) % 7
+    compiled = dsl.jit(marked)
+    assert compiled(x) == marked(x)
+    for line, before in _pairs(compiled.ir(x, stage="llvm")):
+        if "call i32 @dsl_poll" in line:
+            assert before.startswith("then")  # where many trips were made
+
+
+def _pairs(text):
+    lines = [line.strip() for line in text.splitlines()]
+    return zip(lines[1:], lines)
+
+
+# -- elements of a new array whose size the caller tells ----------------------------------------------------------------
+
+
+def marks(n):
+    p = np.ones(n + 1, dtype=np.bool_)
+    p[0] = False
+    p[1] = False
+    i = 2
+    while i * i <= n:
+        if p[i]:
+            for j in range(i * i, n + 1, i):
+                p[j] = False
+        i += 1
+    return p
+
+
+def test_elements_at_known_places_are_written_where_the_array_is() -> None:
+    compiled = dsl.jit(marks)
+    np.testing.assert_array_equal(compiled(10), marks(10))
+    assert "1 arrays of workspace" in str(compiled.lower(10).memory_report())
+    with pytest.raises(IndexError, match="index 1 is out of bounds for axis 0 with size 1"):
+        compiled(0)
+
+
+# -- bounds that all trips keep to -------------------------------------------------------------------------------------
+
+
+def place_of_least(x):
+    place = 0
+    for i in range(len(x)):
+        if x[i] < x[place]:
+            place = i
+    return place
+
+
+def popped(x):
+    stack = np.zeros(3 * len(x) + 3, dtype=np.int64)
+    top, total = 1, 0
+    while top > 0:
+        top -= 1
+        total += stack[top]
+        if x[stack[top]] > 0 and total < 300:
+            stack[top] = 2
+            top += 1
+            if total % 2 == 0:
+                top += 1
+    return total
+
+
+def runs(x):
+    count, i = 0, 0
+    while i < len(x):
+        first = x[i]
+        while i < len(x) and x[i] == first:
+            i += 1
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(("program", "checks"), [(place_of_least, 0), (runs, 0), (popped, 3)])
+def test_bounds_that_follow_by_induction_are_not_checked(program: Any, checks: int) -> None:
+    x = np.arange(20) % 7
+    compiled = dsl.jit(program)
+    assert compiled(x) == program(x)
+    assert (
+        compiled.ir(x, stage="llvm").count("icmp uge") == checks
+    )  # by data: twice; at the top: once
+
+
+def doubled(n):
+    k, total = 1, 0
+    for _ in range(n):
+        k = max(k * 2, 1)
+        total += k % 7
+    return total
+
+
+def fibonacci(n):
+    a, b, total = 0, 1, 0
+    for _ in range(n):
+        a, b = b, a + b
+        total += a % 7
+    return total
+
+
+def halved_and_more(n):
+    k, total = 1, 0
+    for _ in range(n):
+        k = k * 3 // 2 + 1
+        total += k % 7
+    return total
+
+
+@pytest.mark.parametrize("program", [doubled, fibonacci, halved_and_more])
+def test_numbers_that_wrap_round_have_no_bounds(program: Any) -> None:
+    with dsl.config.override(backend="interpreter"):
+        want = dsl.jit(program)(200)
+    assert dsl.jit(program)(200) == want
+
+
+def below(x):
+    k = 0
+    for i in range(len(x)):
+        k = k - 1 if x[i] > 0 else k
+    return x[k]
+
+
+def beyond(x):
+    k = 0
+    for i in range(len(x)):
+        if x[i] > 0:
+            k = i + 1
+    return x[k]
+
+
+def test_numbers_that_leave_the_array_are_still_found() -> None:
+    x = np.ones(5)
+    assert dsl.jit(below)(x) == 1.0
+    for program in (below, beyond):
+        with pytest.raises(IndexError):
+            dsl.jit(program)(x[:0] if program is below else x)
+
+
+# -- the best so far ---------------------------------------------------------------------------------------------------
+
+
+def place_of_largest(x):
+    best, place = x[0], 0
+    for i in range(1, len(x)):
+        if x[i] > best:
+            best, place = x[i], i
+    return place
+
+
+def pivot(x):
+    place = 0
+    for i in range(len(x)):
+        if i != 3 and abs(x[i]) >= abs(x[place]):
+            place = i
+    return place
+
+
+def largest(x):
+    best = x[0]
+    for i in range(len(x)):
+        if x[i] > best:
+            best = x[i]
+    return best
+
+
+def filled(x):
+    place = 0
+    for i in range(len(x)):
+        if x[i] < x[place]:
+            place = place + 1
+    return place
+
+
+SIGNED = np.random.default_rng(5).integers(-50, 50, 300)
+
+
+@pytest.mark.parametrize(
+    ("program", "rare"),
+    [(place_of_largest, True), (place_of_least, True), (pivot, True), (largest, False), (filled, False)],
+)  # fmt: skip
+def test_what_becomes_the_best_so_far_is_a_branch_and_not_a_choice(
+    program: Any, rare: bool
+) -> None:
+    for x in (SIGNED, SIGNED.astype(np.int32), SIGNED / 8):
+        compiled = dsl.jit(program)
+        assert compiled(x) == program(x)
+        assert ('asm sideeffect ""' in compiled.ir(x, stage="llvm")) == rare

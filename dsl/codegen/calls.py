@@ -35,7 +35,7 @@ def emit_call(region: Region, node: ir.Node) -> None:
     if node.op.name == "assert":
         _assert(region, node)
     elif node.op.name == "keep":
-        _keep(region, node)
+        return  # what is kept has been computed by now, and views have been checked
     elif library.supported(node):
         call = LibraryCall(region, node)
         library.LOWERINGS[node.op.name](call)
@@ -59,11 +59,6 @@ def _assert(region: Region, node: ir.Node) -> None:
             _callback(region, node)
         return
     region.program.fail(region.fn, region.fn.invert(condition), ErrorSite("assert", node))
-
-
-def _keep(region: Region, node: ir.Node) -> None:
-    for value in node.inputs:
-        region.place_of(value) if value.shape else region.register(value)
 
 
 def _plain_message(node: ir.Node) -> bool:

@@ -106,6 +106,10 @@ class Variable:
         self.function.store(self.function.as_value(value, self.type), self.address)
 
 
+_BARRIER = 'call void asm sideeffect "", ""() nounwind memory(none)'
+"""No instruction, and nothing that LLVM may do where it is not asked for: it makes no choice of a branch with it."""
+
+
 def read(parts: tuple[Variable, ...]) -> Any:
     """Return the value of a scalar's variables: one value, or a pair."""
     return parts[0].get() if len(parts) == 1 else (parts[0].get(), parts[1].get())
@@ -124,7 +128,7 @@ class Module:
         self._kept: dict[str, None] = {}
         self.links: dict[str, str] = {}  # modules to link to this one, by name
         self._serial = 0
-        self.unlikely = ""
+        self.unlikely: dict[int, str] = {}  # notes on branches, by their unlikely side
         self.fastmath = False
         self.is_long = False  # whether running it may take long
         self.as_written = (
@@ -496,8 +500,7 @@ class Function:
     def if_(self, condition: Value, *, unlikely: bool = False) -> Iterator[None]:
         """Run the block if the condition is true."""
         then, after = self.label("then"), self.label("fi")
-        weights = f", !prof {self.module_unlikely()}" if unlikely else ""
-        self.branch_if(condition, then, after, weights)
+        self.branch_if(condition, then, after, self.weights(0 if unlikely else None))
         self.start(then)
         yield
         if not self.terminated:
@@ -505,13 +508,16 @@ class Function:
         self.continue_in(after)
 
     def if_else(
-        self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None]
-    ) -> None:
-        """Run one of two functions that emit code."""
+        self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None],
+        unlikely: int | None = None,
+    ) -> None:  # fmt: skip
+        """Run one of two functions that emit code; the first (0) or the second (1) may be unlikely, and stays a branch."""
         yes, no, after = self.label("then"), self.label("else"), self.label("fi")
-        self.branch_if(condition, yes, no)
-        for label, body in ((yes, then), (no, otherwise)):
+        self.branch_if(condition, yes, no, self.weights(unlikely))
+        for k, (label, body) in enumerate(((yes, then), (no, otherwise))):
             self.continue_in(label)
+            if k == unlikely and not self.module.device:
+                self.emit(_BARRIER)
             body()
             if not self.terminated:
                 self.branch(after)
@@ -530,11 +536,15 @@ class Function:
             self.branch(head)
         self.continue_in(after)
 
-    def module_unlikely(self) -> str:
-        """The metadata that makes a branch unlikely."""
-        if not self.module.unlikely:
-            self.module.unlikely = self.module.metadata('!{!"branch_weights", i32 1, i32 2000}')
-        return self.module.unlikely
+    def weights(self, unlikely: int | None) -> str:
+        """The note on a branch of which one side, 0 or 1, is unlikely."""
+        if unlikely is None:
+            return ""
+        if unlikely not in self.module.unlikely:
+            sides = "i32 2000, i32 1" if unlikely else "i32 1, i32 2000"
+            note = self.module.metadata(f'!{{!"branch_weights", {sides}}}')
+            self.module.unlikely[unlikely] = f", !prof {note}"
+        return self.module.unlikely[unlikely]
 
     # -- memory ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ Rules of fusion:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -283,11 +283,19 @@ class _Planner:
         made = Single(node, kind, position=len(self.statements))
         if kind == "update":
             made.written = self.written(node)
-        for value in node.inputs if kind != "check" else node.inputs[1:]:
+        for value in self.read_by(node, kind):
             self.collect(value, made.reads)
         if kind == "check":
             self.collect_sizes(node.inputs[0], made.reads)
         self.add(made)
+
+    def read_by(self, node: Node, kind: str) -> Sequence[Value]:
+        """Return the operands whose elements a statement reads; views are kept for their checks, which come before."""
+        if kind == "check":
+            return node.inputs[1:]
+        if node.op.name == "keep":
+            return [v for v in node.inputs if v in self.materialised or not is_array(v)]
+        return node.inputs
 
     def written(self, node: Node) -> Value:
         """Return what an update writes, into its array or into a part of it."""

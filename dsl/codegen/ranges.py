@@ -203,6 +203,14 @@ class Ranges:
                 return
             for number in _COMPARISONS[name](a, b, holds):
                 self.assume(number)
+            if (name == "not_equal") is holds and name in ("equal", "not_equal"):
+                self._assume_apart(a - b)
+
+    def _assume_apart(self, difference: Linear) -> None:
+        """Note that two numbers differ: one that is not below the other is above it."""
+        for number in (difference, difference.times(-1)):
+            if self.is_natural(number):
+                self.assume(number + -1)
 
     def holds(self, value: ir.Value) -> bool:
         """Tell whether a comparison of integers, or each of several, surely holds."""

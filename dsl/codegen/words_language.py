@@ -282,7 +282,7 @@ class _Compiler:
         """Go to `yes` if a condition holds, else to `no`."""
         if _is_call(test, "rarely"):
             assert isinstance(test, ast.Call)
-            self.jump(test.args[0], yes, no, f", !prof {self.f.module_unlikely()}")
+            self.jump(test.args[0], yes, no, self.f.weights(0))
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             self.jump(test.operand, no, yes)
         elif isinstance(test, ast.BoolOp):

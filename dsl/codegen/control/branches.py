@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
+from dsl.codegen.control.records import rare_side
 from dsl.codegen.llvm import Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes
 from dsl.codegen.ranges import Ranges
@@ -49,7 +50,8 @@ def emit_cond(region: Region, node: ir.Node) -> None:
 
         return emit
 
-    fn.if_else(predicate, side(node.regions[0]), side(node.regions[1]))
+    then, otherwise = map(side, node.regions)
+    fn.if_else(predicate, then, otherwise, rare_side(region.loop, node))
     before.restore()
     for value in operands:
         if is_array(value) and region.dies(value):

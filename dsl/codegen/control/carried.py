@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dsl.codegen.control.invariants import MOST_STEP, Invariants
 from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
+from dsl.codegen.control.records import rare_side
 from dsl.codegen.control.weights import weight
 from dsl.codegen.llvm import Operand, Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes, note_exchange
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Carried", "Loop"]
 
-_STEP = 1 << 20  # a counter with smaller steps than this wraps round in no loop that ends
 _FEW = 64  # trips of a loop that LLVM may unroll
 _SUMS = frozenset((
     "add", "subtract", "multiply", "bitwise_and", "bitwise_or", "bitwise_xor", "maximum", "minimum",
@@ -77,7 +78,7 @@ class Loop:
         self.outputs = node.outputs
         self.facts: Any = {}
         self.counts: dict[Carried, list[bool]] = {}  # whether each trip adds to a number, or takes
-        self.forms = self.steps()
+        self.forms = self.bounds(node)
 
     def begin(self) -> None:
         region, fn = self.region, self.region.fn
@@ -164,6 +165,13 @@ class Loop:
             if is_integer(operand):
                 inner.ranges.forms[param] = outer.form(operand)
 
+    def bounds(self, node: ir.Node) -> dict[Carried, Linear]:
+        """What is known of carried integers in all trips."""
+        steps = self.steps()
+        known = {k: steps[item] for k, item in enumerate(self.carried) if item in steps}
+        found = Invariants(node, self.region.ranges, known).find()
+        return {self.carried[k]: form for k, form in found.items()}
+
     def steps(self) -> dict[Carried, Linear]:
         """Bounds of carried integers which no trip makes smaller, or none larger, by little at a time."""
         probe = Ranges()
@@ -173,8 +181,8 @@ class Loop:
                 continue
             change = probe.form(item.result) - probe.form(item.param)
             start = self.region.ranges.form(item.initial)
-            steady = probe.is_natural(change + _STEP) and probe.is_natural(
-                Linear((), _STEP) - change
+            steady = probe.is_natural(change + MOST_STEP) and probe.is_natural(
+                Linear((), MOST_STEP) - change
             )
             low = [start] if steady and probe.is_natural(change) else []
             high = [start] if steady and probe.is_natural(change.times(-1)) else []
@@ -225,8 +233,8 @@ class Loop:
         return any(self.is_chain(item) for item in self.carried if not is_array(item.param))
 
     def is_chain(self, item: Carried) -> bool:
-        """Tell whether a number comes of its last value otherwise than as a sum of integers, say."""
-        if not depends(item.result, item.param):
+        """Tell whether a number comes of its last value otherwise than as a sum of integers, say, or the best so far."""
+        if not depends(item.result, item.param) or rare_side(self, item.result.node) is not None:
             return False
         if item.param.dtype.kind in "fc":
             return not self.region.fn.module.fastmath
@@ -416,6 +424,7 @@ class Loop:
         for item, output in zip(self.carried, self.outputs, strict=True):
             if item.home is None:
                 region.registers[output] = read(item.variables)
+                self.tell(item, output)
                 continue
             item.home.users = set()
             region.program.take(item.home)
@@ -426,6 +435,13 @@ class Loop:
         for item, output in zip(self.carried, self.outputs, strict=True):
             if item.home is not None:
                 region.bind(output, region.in_slot(item.home, output))
+
+    def tell(self, item: Carried, output: ir.Value) -> None:
+        """Let what comes after know the bounds of an integer, which the last trip keeps to as well."""
+        if item in self.forms:
+            ((atom, _),) = self.forms[item].terms
+            ranges = self.region.ranges
+            ranges.forms[output] = ranges.new(atom.low, atom.high, small=atom.small)
 
 
 def _alike(one: Slot, other: Slot) -> bool:

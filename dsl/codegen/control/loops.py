@@ -91,13 +91,14 @@ def emit_scan(region: Region, node: ir.Node) -> None:
     spends = every > 1 and _has_loops(body)
     poll = every > 1 and not spends and not region.program.depth and not _is_short(node)
     done = fn.variable("i64", 0)
+    end = fn.variable("i64")
     if poll:
+        end.set(fn.minimum(trips, every))
         chunk_head, chunk_body, after = fn.label("chunks"), fn.label("chunk"), fn.label("done")
         fn.start(chunk_head)
         fn.branch_if(fn.compare("slt", done.get(), trips), chunk_body, after)
         fn.start(chunk_body)
-        low = done.get()
-        high = fn.minimum(fn.add(low, every), trips)
+        low, high = done.get(), end.get()
     else:
         low, high = Value("0", "i64"), trips
     before, vectors = fn.point(), fn.module.wide_loops
@@ -128,6 +129,7 @@ def emit_scan(region: Region, node: ir.Node) -> None:
         fn.module.masked |= loop.is_masked()
     if poll:
         done.set(high)
+        end.set(fn.minimum(fn.add(high, every), trips))
         with fn.if_(fn.compare("slt", high, trips)):
             _poll(region)
         once = region.program.module.metadata('!{!"llvm.loop.unroll.disable"}')

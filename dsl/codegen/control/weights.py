@@ -10,6 +10,7 @@ from dsl.ir.types import size_of
 __all__ = ["weight"]
 
 _SMALL = 64  # elements of an array that take no longer than looking at the clock
+_UPDATES = frozenset(("update_slice", "update_dynamic_slice"))
 _LIGHT = frozenset(("const", "gather", "scatter", "dim_size"))
 
 
@@ -19,8 +20,11 @@ def weight(node: ir.Node) -> int:
         return 1
     if node.regions or node.op.name in _LIGHT or node.op.has(Trait.VIEW):
         return 0
-    arrays = [v for v in (*node.inputs, *node.outputs) if is_array(v)]
-    return 0 if not arrays else 1 if all(map(_is_small, arrays)) else 2
+    touched = node.inputs[1:] if node.op.name in _UPDATES else (*node.inputs, *node.outputs)
+    arrays = [v for v in touched if is_array(v)]
+    if all(size_of(v.shape) == 1 for v in arrays):
+        return 0
+    return 1 if all(map(_is_small, arrays)) else 2
 
 
 def _is_small(value: ir.Value) -> bool:
