@@ -80,6 +80,16 @@ def test_frequencies() -> None:
         check(lambda x: (np.fft.fftfreq(x.size, 0.1), np.fft.rfftfreq(x.size)), np.ones(n))
 
 
+def test_long_frequencies_are_no_constants() -> None:
+    """They would be text in the code: seconds of compiling for a million of them."""
+
+    def filtered(x):
+        return np.fft.fftfreq(10_000) + np.fft.rfftfreq(19_999, 0.5) * x
+
+    check(filtered, np.float64(2.0))
+    assert len(dsl.jit(filtered).ir(np.float64(2.0), stage="llvm")) < 50_000
+
+
 def test_out() -> None:
     def function(x: np.ndarray) -> Any:
         y, z = np.zeros((4, 6), complex), np.zeros((4, 4), complex)

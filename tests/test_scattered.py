@@ -29,6 +29,10 @@ def by_rows(x, i):
     return x.reshape(-1, 4)[i % (x.size // 4), 1]
 
 
+def sum_of_rows(x, i):
+    return x.reshape(-1, 8)[i % (x.size // 8)].sum(axis=0)
+
+
 def fetches(function: Any, *args: Any) -> int:
     return int(dsl.jit(function).ir(*args, stage="llvm").count("call void @llvm.prefetch"))
 
@@ -58,6 +62,14 @@ def test_finds_what_numpy_finds(function: Any, dtype: str, points: int) -> None:
     for threads in (1, 2):
         with dsl.num_threads(threads):
             np.testing.assert_array_equal(dsl.jit(function)(x, i), function(x, i))
+
+
+@pytest.mark.parametrize("points", [5000, 100_003])
+def test_short_rows_are_added_up_where_indices_point(points: int) -> None:
+    x, i = rng.standard_normal(LARGE), rng.integers(0, LARGE, points)
+    for threads in (1, 2):
+        with dsl.num_threads(threads):
+            np.testing.assert_allclose(dsl.jit(sum_of_rows)(x, i), sum_of_rows(x, i), rtol=1e-9)
 
 
 @pytest.mark.parametrize("function", [take, take_twice, total])

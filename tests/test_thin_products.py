@@ -69,6 +69,17 @@ def test_sizes_known_when_it_runs(function) -> None:
         np.testing.assert_array_equal(jitted(x, v), function(x, v))
 
 
+@pytest.mark.parametrize(
+    "shapes", [((180, 180, 3), (3,)), ((500, 3), (3,)), ((5, 200, 3), (5, 3, 1))]
+)
+def test_short_rows_are_fused_however_many(shapes) -> None:
+    """The weights of three colours, say: no image of floats is made of an image of bytes."""
+    image, weights = numbers(shapes[0], "u1"), numbers(shapes[1], "f4")
+    grey = dsl.jit(lambda image, weights: image.astype(np.float32) @ weights)
+    np.testing.assert_array_equal(grey(image, weights), image.astype("f4") @ weights)
+    assert "[library]" not in grey.ir(image, weights, stage="kernels")
+
+
 def test_sizes_that_differ_are_refused() -> None:
     with pytest.raises(ValueError, match="mismatch in its core dimension"):
         dsl.jit(times)(np.ones((2000, 3)), np.ones(4))

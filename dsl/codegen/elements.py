@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from dsl.codegen.counting import steps
 from dsl.codegen.expressions import Affine, Expression, Pool, walk
 from dsl.errors import InternalError
-from dsl.ir.dims import DimLike, lower_bound
+from dsl.ir.dims import DimLike, lower_bound, where_not_zero
 from dsl.ir.graph import Node, Value
 from dsl.ir.registry import Trait
 from dsl.ir.types import I64, TensorType
@@ -22,7 +23,6 @@ from dsl.ir.types import I64, TensorType
 __all__ = ["Elements", "broadcasts", "is_lazy", "joins", "reshaped_index", "splat"]
 
 Index = tuple[Affine, ...]
-_MOST_NUMBERS = 2**16  # of a constant that is looked at for a progression
 
 
 class Elements:
@@ -278,24 +278,20 @@ def _progression(e: Expression) -> Affine | None:
     if e.value.node.op.name != "const":
         return None
     numbers = e.value.node.attrs["value"].array
-    if not 0 < numbers.size <= _MOST_NUMBERS:
+    distances = steps(numbers)
+    if distances is None:
         return None
-    found, expected = Affine((), int(numbers.flat[0])), numbers.flat[0]
-    for axis, count in enumerate(numbers.shape):
-        rows = np.moveaxis(numbers, axis, 0)
-        step = rows[1].flat[0] - rows[0].flat[0] if count > 1 else 0
-        found = found.plus(e.index[axis].scaled(int(step)))
-        expected = expected + step * np.arange(count).reshape(
-            (-1,) + (1,) * (numbers.ndim - axis - 1)
-        )
-    return found if np.array_equal(numbers, expected) else None
+    found = Affine((), int(numbers.flat[0]))
+    for place, step in zip(e.index, distances, strict=True):
+        found = found.plus(place.scaled(step))
+    return found
 
 
 def _is_within(place: Affine, dim: DimLike) -> bool:
-    """Tell whether a place is in an axis for all values of the loop variables."""
+    """Tell whether a place is in an axis for all values of the loop variables, if there are any."""
     low = high = place.offset
     for var, scale in place.terms:
-        reach = (var.extent - 1) * scale
+        reach = (where_not_zero(var.extent) - 1) * scale
         low, high = (low, high + reach) if scale > 0 else (low + reach, high)
     least, room = lower_bound(low), lower_bound(dim - 1 - high)
     return least is not None and least >= 0 and room is not None and room >= 0

@@ -97,8 +97,9 @@ class Emission:
         from dsl.codegen.read_back import read_back
         from dsl.codegen.region import is_expensive
         from dsl.codegen.unroll import unroll
+        from dsl.codegen.window_products import sum_products_of_windows
 
-        graph = sum_thin_products(slice_parts(unroll(self.graph)))
+        graph = sum_thin_products(sum_products_of_windows(slice_parts(unroll(self.graph))))
         graph = without_branches(read_back(graph, is_expensive), is_expensive)
         scalars = [param.kind != "array" for param in self.params]
         strides = [param.strides for param in self.params]

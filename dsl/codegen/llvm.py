@@ -187,9 +187,9 @@ class Module:
     def constant(self, data: bytes, align: int = 64) -> Value:
         """Add constant bytes and return their address."""
         name = self.fresh("const")
-        body = "".join(f"\\{byte:02X}" for byte in data)
+        body = data.hex("\\").upper()
         self._globals.append(
-            f'@{name} = private unnamed_addr constant [{len(data)} x i8] c"{body}", align {align}'
+            f'@{name} = private unnamed_addr constant [{len(data)} x i8] c"\\{body}", align {align}'
         )
         return Value(f"@{name}", "ptr")
 

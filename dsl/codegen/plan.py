@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from dsl.codegen.aside import parts_read_later
+from dsl.codegen.counting import moves
 from dsl.codegen.elements import Elements, is_lazy, joins, splat
 from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_index, walk
 from dsl.codegen.order import in_order
@@ -161,7 +162,9 @@ class _Planner:
     def weigh(self, value: Value) -> None:
         node = value.node
         inputs = [self.cost.get(x, (0, False)) for x in node.inputs if x not in self.materialised]
-        ops = sum(cost for cost, _ in inputs) + (node.op.name not in _FREE)
+        ops = sum(cost for cost, _ in inputs) + (
+            node.op.name not in _FREE and not self.only_moves(node)
+        )
         dear = self.expensive(node) or any(d for _, d in inputs)
         self.cost[value] = (ops, dear)
         if self.must_materialise(value, ops, dear):
@@ -174,7 +177,8 @@ class _Planner:
         readers = [r for r in self.uses.get(value, ()) if not self.only_updates(r, value)]
         if any(self.needs_memory(value, reader) for reader in readers):
             return True
-        if value.node.op.name in _COPIES and len(readers) > 1 and not _is_pick(value.node):
+        copies = value.node.op.name in _COPIES and not self.only_moves(value.node)
+        if copies and len(readers) > 1 and not _is_pick(value.node):
             return True
         if value.node.op.name in _JOINS and any(r.op.name in _JOINS for r in readers):
             return False  # parts of parts are written where they belong
@@ -219,7 +223,7 @@ class _Planner:
         if kind == "scalar":
             return not self.is_view(value)
         if reader.op.name == "gather":
-            return reader.inputs[0] is value and not self.is_view(value)
+            return reader.inputs[0] is value and not self.is_window(value)
         return False
 
     def is_line(self, reader: Node, value: Value) -> bool:
@@ -245,6 +249,21 @@ class _Planner:
                 return False
             value = value.node.inputs[0]
         return True
+
+    def is_window(self, value: Value) -> bool:
+        """Tell whether a value only rearranges a materialised one, at places that counting tells."""
+        while not self.is_view(value):
+            node = value.node
+            known = self.kinds.get(node) == "lazy" and value not in self.materialised
+            if not known or not (node.op.name in _VIEWS or self.only_moves(node)):
+                return False
+            value = node.inputs[0]
+        return True
+
+    def only_moves(self, node: Node) -> bool:
+        """Tell whether a node reads at places that are counted when it is read, as views do."""
+        indices = [i for i in node.data_inputs[1:] if i.node.op.name != "const"]
+        return moves(node) and not any(index in self.materialised for index in indices)
 
     # -- statements ------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from dsl.ir.types import Shape, size_of
 __all__ = ["sum_thin_products"]
 
 _THIN = 8  # columns, at most
-_LONG = 1024  # rows, at least
+_LONG = 1024  # rows that are added up, at least
 _SMALL = 512  # elements of a matrix of rows that are too short for a routine
 _FAR = 1 << 23  # bytes of a vector that is in no cache
 
@@ -137,7 +137,9 @@ def _is_sum(
     size = size_of((sizes[label], sizes["k"]))
     if last == "k" and isinstance(size, int) and size <= _SMALL:
         return True
-    return dtype.kind == "f" and last in (label, "k") and _is_thin(sizes[other], sizes[last])
+    if dtype.kind != "f" or last not in (label, "k") or not _is_few(sizes[last]):
+        return False
+    return last == "k" or _is_many(sizes[other])  # short rows, however many, gain from no routine
 
 
 def _is_far(dtype: np.dtype, sizes: Sizes) -> bool:
@@ -147,9 +149,12 @@ def _is_far(dtype: np.dtype, sizes: Sizes) -> bool:
     return alone and dtype.kind == "f" and isinstance(size, int) and size * dtype.itemsize >= _FAR
 
 
-def _is_thin(long: DimLike, short: DimLike) -> bool:
-    few = isinstance(short, int) and 1 < short <= _THIN
-    return few and (not isinstance(long, int) or long >= _LONG)
+def _is_few(size: DimLike) -> bool:
+    return isinstance(size, int) and 1 < size <= _THIN
+
+
+def _is_many(size: DimLike) -> bool:
+    return not isinstance(size, int) or size >= _LONG
 
 
 def _outer(builder: Rewriter, node: Node, operands: Sequence[_Operand], sizes: Sizes) -> Value:

@@ -30,6 +30,7 @@ __all__ = [
     "lower_bound",
     "substitute",
     "symbols_of",
+    "where_not_zero",
 ]
 
 DimLike = Union[int, "Dim"]
@@ -307,6 +308,17 @@ def dim_max(lhs: DimLike, rhs: DimLike) -> DimLike:
 def dim_min(lhs: DimLike, rhs: DimLike) -> DimLike:
     """The smaller of two dims, simplified where their order is known."""
     return _extremum("min", lhs, rhs)
+
+
+def where_not_zero(dim: DimLike) -> DimLike:
+    """Return what a dim is wherever it is not 0: `max(n - 19, 0)` is `n - 19` there."""
+    (factors, scale), *rest = _terms(dim) or (((), 0),)
+    if rest or len(factors) != 1 or scale != 1 or not isinstance(factors[0], Atom):
+        return dim
+    atom = factors[0]
+    if atom.kind != "max" or 0 not in (atom.lhs, atom.rhs):
+        return dim
+    return atom.lhs if atom.rhs == 0 else atom.rhs
 
 
 def symbols_of(*dims: DimLike) -> list[Dim]:

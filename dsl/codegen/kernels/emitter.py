@@ -38,7 +38,7 @@ class KernelEmitter(Maps, Splits, ShortRows, Panels):
             self.split()
         elif self.has_short_rows():
             self.short_rows()
-        elif by_row:
+        elif by_row and not self.goes_by_columns():
             self.rows()
         else:
             self.panels()

@@ -1,6 +1,10 @@
 """Kernels that reduce an axis before the last: panels of some columns are spread over threads.
 
 A row's results are short vectors in scratch memory, and the innermost loop goes over the columns of a panel.
+
+So are last axes that are reduced, if there are many short ones and what is read goes from element to element across them, as in sums over
+windows, `sliding_window_view(x, 20).mean(axis=1)`, and over a few points for each of many, `(x[:, None] < y).sum(axis=1)`. Vectors along
+such an axis would be added up to a number too often: 2 to 10 times as long.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.plan import Root, Stage
 from dsl.codegen.vector_unit import last_cache_bytes, register_bytes
 from dsl.ir import graph as ir
+from dsl.ir.types import size_of
 
 __all__ = ["Panels"]
 
@@ -40,10 +45,49 @@ _OUTER = (
     16.0  # points of the loops around that threads can share: then a panel may have all columns
 )
 _ROWS = 4  # that are added up at a time
+_UNROLLED = 9, 36  # points of a last axis, and of all that are reduced, which LLVM unrolls
+_LONG = 256  # points that are reduced for which vectors along them are as good
+_COLUMNS = 64  # for which vectors are worth it
 
 
 class Panels(Rows):
     """Panels side by side."""
+
+    def goes_by_columns(self) -> bool:
+        """Tell whether last axes that are reduced are short, and so many that vectors better go across them."""
+        if not self.kept or self.checks or self.keeps_rows():
+            return False
+        return self.has_many_columns() and self.is_long_enough() and self.is_read_across()
+
+    def has_many_columns(self) -> bool:
+        across = self.last_kept()
+        columns = size_of(tuple(self.kernel.variables[k].extent for k in across))
+        return not isinstance(columns, int) or columns >= _COLUMNS
+
+    def is_long_enough(self) -> bool:
+        """Tell whether an axis is too long to be unrolled, or has functions, which are called for vectors, and not too long."""
+        *_, last = extents = [self.kernel.variables[k].extent for k in sorted(self.inner)]
+        size = size_of(tuple(extents))
+        if not isinstance(size, int) or not isinstance(last, int) or not 1 < size <= _LONG:
+            return False
+        return last > _UNROLLED[0] or size > _UNROLLED[1] or self.has_functions()
+
+    def has_functions(self) -> bool:
+        ops = [e for stage in self.kernel.stages for r in stage.roots for e in walk(r.expression)]
+        return any(e.node is not None and e.node.op.name in MATH for e in ops)
+
+    def is_read_across(self) -> bool:
+        """Tell whether stages reduce alone or are done once for each row, and read nothing in long steps in a sweep."""
+        across = self.kernel.variables[self.last_kept()[-1]]
+        swept = {self.kernel.variables[k] for k in self.inner}
+        return all(
+            stage.per_row
+            or (
+                all(root.reduce for root in stage.roots)
+                and all(self.is_near(e, across) for e in self.loads(stage) if e.vars & swept)
+            )
+            for stage in self.kernel.stages
+        )
 
     def panels(self) -> None:
         host = self.host.fn

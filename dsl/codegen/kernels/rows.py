@@ -6,8 +6,7 @@ one, and nobody else does, is kept for one row in scratch memory.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -237,19 +236,6 @@ class Rows(Turned):
         for variable, part in zip(made, parts):
             variable.set(part)
         return made
-
-    @contextlib.contextmanager
-    def in_lane(self, evaluator: Evaluator, lane: int | None) -> Iterator[None]:
-        """Be at one point of the unrolled axis."""
-        if self.lane_axis is None or lane is None:
-            yield
-            return
-        var = self.kernel.variables[self.lane_axis]
-        with evaluator.scope():
-            self.lane = evaluator.points[var] = lane
-            yield
-        del evaluator.points[var]
-        self.lane = None
 
     # -- scratch memory ----------------------------------------------------------------------------------------------
 

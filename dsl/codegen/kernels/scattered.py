@@ -37,7 +37,7 @@ class Scattered(VectorLoops):
     ) -> Iterator[Value]:  # fmt: skip
         """Open a loop over points whose elements have been asked for that asks for others, and one over the last; yield where each is.
 
-        Wrong indices are found when it is their turn.
+        Wrong indices are found when it is their turn. Lanes read neighbours: what the first is told to fetch serves all.
         """
         fn, (low, high) = evaluator.fn, ends
         middle = fn.maximum(low, fn.sub(high, _AHEAD))
@@ -47,7 +47,7 @@ class Scattered(VectorLoops):
             )
             self.place(looking, group, fn.add(at, _AHEAD))
             told = [Value(str(number), "i32") for number in (0, 3, 1)]  # to read, to keep, data
-            with looking.scope():
+            with looking.scope(), self.in_lane(looking, self.lanes[0]):
                 for e in loads:
                     address = looking.address(self.array_of(e), e.index)
                     fn.call("void", "llvm.prefetch.p0", address, *told)

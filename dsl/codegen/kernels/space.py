@@ -5,7 +5,8 @@ Neighbouring axes over which every access runs through memory in one stride are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from dsl.codegen import elementwise
@@ -82,6 +83,19 @@ class Space:
         extent = self.kernel.variables[last].extent
         short = isinstance(extent, int) and extent <= _LANES
         return last if short and len(self.last_kept()) == 1 else None
+
+    @contextlib.contextmanager
+    def in_lane(self, evaluator: Evaluator, lane: int | None) -> Iterator[None]:
+        """Be at one point of the unrolled axis."""
+        if self.lane_axis is None or lane is None:
+            yield
+            return
+        var = self.kernel.variables[self.lane_axis]
+        with evaluator.scope():
+            self.lane = evaluator.points[var] = lane
+            yield
+        del evaluator.points[var]
+        self.lane = None
 
     def last_kept(self) -> list[int]:
         """Return the last axis, which is kept, and those before it that are merged with it: one loop goes through all."""

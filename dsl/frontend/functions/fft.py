@@ -19,7 +19,6 @@ from dsl.frontend.traced import (
     Traced,
     as_dim,
     cast,
-    constant,
     fresh,
     lift,
     normalise_axis,
@@ -288,8 +287,6 @@ def _size_argument(n: Any) -> DimLike:
 def fftfreq(n: Any, d: Any = 1.0, device: Any = None) -> Any:
     """Frequencies of the terms of `fft` for samples `d` apart."""
     size = _size_argument(n)
-    if isinstance(size, int) and not isinstance(d, Traced):
-        return constant(np.fft.fftfreq(size, d))
     places = iota(size)
     signed: Array = np.where(places * 2 < n, places, places - n)
     return signed * (1.0 / (n * d))
@@ -299,8 +296,6 @@ def fftfreq(n: Any, d: Any = 1.0, device: Any = None) -> Any:
 def rfftfreq(n: Any, d: Any = 1.0, device: Any = None) -> Any:
     """Frequencies of the terms of `rfft` for samples `d` apart."""
     size = _size_argument(n)
-    if isinstance(size, int) and not isinstance(d, Traced):
-        return constant(np.fft.rfftfreq(size, d))
     places: Array = iota(size // 2 + 1)
     return places * (1.0 / (n * d))
 

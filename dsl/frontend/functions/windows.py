@@ -11,7 +11,7 @@ from dsl.frontend.bounds import require_inside
 from dsl.frontend.functions.arguments import ask
 from dsl.frontend.library import IMPLEMENTATIONS, implements
 from dsl.frontend.scopes import current_scope, here
-from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, lift, normalise_axis, read
+from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, fresh, lift, normalise_axis, read
 from dsl.ir.dims import DimLike
 from dsl.ir.types import I64
 
@@ -56,8 +56,10 @@ def _windows(x: Traced, size: int, axis: int) -> Traced:
     if isinstance(count, Traced):
         ask(np.greater(count, 0), text)
     starts = _FUNCTIONS["arange"](count).reshape(-1, 1)
-    taken = _FUNCTIONS["take"](x, starts + _FUNCTIONS["arange"](size), axis=axis)
-    return _FUNCTIONS["moveaxis"](taken, axis + 1, -1)  # type: ignore[no-any-return]
+    places = read(starts + _FUNCTIONS["arange"](size))
+    # No index is outside, so none needs the checks that an index of the user's has where there are no elements.
+    taken = fresh(current_scope().emit("gather", read(x), places, axes=(axis,)))
+    return _FUNCTIONS["moveaxis"](taken, (0, 1), (axis, -1))  # type: ignore[no-any-return]
 
 
 @implements("unpackbits")
