@@ -47,3 +47,8 @@ def test_derivatives(exponent: int) -> None:
     np.testing.assert_allclose(
         dsl.grad(lambda x: (x**exponent).sum())(x), exponent * x ** (exponent - 1), rtol=1e-15
     )
+
+
+def test_the_derivative_of_a_known_power_of_a_sum_of_squares_is_a_known_power() -> None:
+    slope = dsl.jit(dsl.grad(lambda x: (((x * x).sum(axis=1) + 0.1) ** -1.5).sum()))
+    assert "pow" not in slope.ir(np.ones((100, 3)), stage="llvm")
