@@ -1567,6 +1567,23 @@ def test_loop_without_use_for_its_states_keeps_none() -> None:
     assert "[50]" not in text
 
 
+def test_loop_keeps_the_array_that_others_are_made_of_and_not_the_others() -> None:
+    def attract(x):
+        for _ in range(50):
+            x = x + 0.1 * ((x[None] - x[:, None]) ** 3).sum(axis=1)
+        return x.sum()
+
+    def advect(u):
+        u = u.copy()
+        for _ in range(50):
+            u[1:-1] -= 0.1 * u[1:-1] * (u[2:] - u[:-2])
+        return u.sum()
+
+    for loss in (attract, advect):
+        kept = set(re.findall(r"f64\[50, [^]]*", dsl.grad(loss).ir(np.ones(20))))
+        assert kept == {"f64[50, 20"}
+
+
 # -- mistakes -----------------------------------------------------------------------------------------------------
 
 
