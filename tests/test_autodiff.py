@@ -744,6 +744,19 @@ def test_float32_stays_float32() -> None:
     np.testing.assert_allclose(slope, np.sin(x) + x * np.cos(x), rtol=1e-6)
 
 
+def test_jacfwd_takes_complex_results_of_real_arguments() -> None:
+    x = np.array([0.5, -1.0])
+    slope = dsl.jacfwd(lambda x: np.exp(2j * x))(x)
+    np.testing.assert_allclose(slope, np.diag(2j * np.exp(2j * x)), rtol=1e-14)
+    bend = dsl.jacfwd(dsl.jacfwd(lambda x: np.exp(2j * x).sum()))(x)
+    np.testing.assert_allclose(bend, np.diag(-4 * np.exp(2j * x)), rtol=1e-14)
+
+
+def test_jacrev_of_complex_results_names_the_way() -> None:
+    with raises("the function returns complex numbers", "`dsl.jacfwd`"):
+        dsl.jacrev(lambda x: x * 1j)(np.ones(2))
+
+
 def test_complex_gradient_is_not_conjugated() -> None:
     z = np.array([1.0 + 2.0j, -0.5j])
     found = dsl.grad(lambda z: np.sum(np.abs(z) ** 2))(z)
@@ -1565,6 +1578,23 @@ def test_loop_without_use_for_its_states_keeps_none() -> None:
 
     text = dsl.grad(linear).ir(1.0)
     assert "[50]" not in text
+
+
+def test_loop_keeps_the_array_that_others_are_made_of_and_not_the_others() -> None:
+    def attract(x):
+        for _ in range(50):
+            x = x + 0.1 * ((x[None] - x[:, None]) ** 3).sum(axis=1)
+        return x.sum()
+
+    def advect(u):
+        u = u.copy()
+        for _ in range(50):
+            u[1:-1] -= 0.1 * u[1:-1] * (u[2:] - u[:-2])
+        return u.sum()
+
+    for loss in (attract, advect):
+        kept = set(re.findall(r"f64\[50, [^]]*", dsl.grad(loss).ir(np.ones(20))))
+        assert kept == {"f64[50, 20"}
 
 
 # -- mistakes -----------------------------------------------------------------------------------------------------

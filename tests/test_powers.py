@@ -12,9 +12,13 @@ EXTREME = {"f4": [1e-30, -1e30, 3e38, 1e-44], "f8": [1e-200, -1e200, 1e308, 5e-3
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("exponent", [*range(2, 13), 31, 32, 63, 64, 65])
-def test_whole_exponents(exponent: int, dtype: str) -> None:
-    rng = np.random.default_rng(exponent)
+@pytest.mark.parametrize(
+    "exponent",
+    [*range(2, 13), 31, 32, 63, 64, 65, *range(-12, 0), -63, -64, -65]
+    + [1.5, 2.5, 3.5, 7.5, 12.5, 63.5, 64.5, -0.5, -1.5, -2.5, -3.5, -7.5, -63.5, -64.5],
+)
+def test_whole_and_half_exponents(exponent: float, dtype: str) -> None:
+    rng = np.random.default_rng(int(2 * abs(exponent)))
     x = np.concatenate([rng.normal(size=3000), SPECIAL, EXTREME[dtype]]).astype(dtype)
     found = dsl.jit(lambda x: x**exponent)(x)
     with np.errstate(all="ignore"):
@@ -32,7 +36,9 @@ def test_whole_exponents(exponent: int, dtype: str) -> None:
 def test_the_general_function_is_not_called() -> None:
     text = dsl.jit(lambda x: x**3 + x**7).ir(np.ones(1000), stage="llvm")
     assert "pow" not in text
-    assert "dsl_math_pow" in dsl.jit(lambda x: x**2.5).ir(np.ones(1000), stage="llvm")
+    halves = dsl.jit(lambda x: x**2.5 + x**-1.5 + x**-3)
+    assert "pow" not in halves.ir(np.ones(1000), stage="llvm")
+    assert "dsl_math_pow" in dsl.jit(lambda x: x**2.3).ir(np.ones(1000), stage="llvm")
 
 
 @pytest.mark.parametrize("exponent", [3, 7])
@@ -41,3 +47,8 @@ def test_derivatives(exponent: int) -> None:
     np.testing.assert_allclose(
         dsl.grad(lambda x: (x**exponent).sum())(x), exponent * x ** (exponent - 1), rtol=1e-15
     )
+
+
+def test_the_derivative_of_a_known_power_of_a_sum_of_squares_is_a_known_power() -> None:
+    slope = dsl.jit(dsl.grad(lambda x: (((x * x).sum(axis=1) + 0.1) ** -1.5).sum()))
+    assert "pow" not in slope.ir(np.ones((100, 3)), stage="llvm")

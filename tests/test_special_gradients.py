@@ -61,6 +61,8 @@ CHOSEN: dict[str, tuple[Any, Any, Any]] = {
     "nested": (lambda x: np.where(x > 0, np.where(x < 3, np.log(x), x), 0), floats(0, 2, 5), floats(0, 0.5, 1)),
     "twice": (lambda x: np.where(x > 0, y := np.log(x), 0) + np.where(x > 1, y, 0), floats(0, 2), floats(0, 1)),
     "select": (lambda x: np.select([x < 0, x > 0], [-x, np.log(x)], 0.0), floats(-1, 0, 2), floats(-1, 0, 0.5)),
+    "summed": (lambda x: np.where([[True, False], [False, False]], np.log(x)[:, None], 0), floats(2, 0), floats(0.5, 0)),
+    "of a length": (lambda x: np.where(masked, 1 / norm(x[::-1], axis=1), 0), floats([2, 0], [0, 0])[::-1], floats([0, 0], [-0.25, 0])),
     "NaN": (lambda x: np.where(np.isnan(x), 0, abs(x) * x), floats(nan, 2), floats(0, 4)),
     "imaginary part": (lambda z: np.where(z != 0, np.log(z).imag, 0), np.array([0j, 2]), np.array([0, -0.5j])),
     "of a maximum": (lambda x: np.where(np.isnan(x.max()), 0, x.max()), floats(nan, 2), floats(0, 0)),
@@ -183,6 +185,15 @@ def test_special_points_again(name: str) -> None:
         moved = dsl.jvp(slope, (x,), (way,))[1]
     assert np.isfinite(curved).all()
     np.testing.assert_allclose(moved, curved, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_not_chosen_has_no_say_in_a_jacobian_of_a_jacobian() -> None:
+    rooted = lambda x: np.where(x > 0, np.sqrt(x), 0)
+    with dsl.config.override(backend="interpreter"):
+        found = dsl.jacrev(dsl.jacfwd(rooted))(floats(0, 4))
+    expected = np.zeros((2, 2, 2))
+    expected[1, 1, 1] = -1 / 32
+    np.testing.assert_allclose(found, expected)
 
 
 # -- functions ----------------------------------------------------------------------------------------------------

@@ -144,9 +144,16 @@ CHEAP = frozenset({
     "add", "subtract", "multiply", "negative", "square", "absolute", "maximum", "minimum", "cast", "where", "full", "iota",
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_not",
     "sign", "isnan", "conjugate", "real", "imag", "complex", "reshape", "broadcast_to", "transpose", "identity", "dim_size",
-    "bitwise_and", "bitwise_or",
+    "bitwise_and", "bitwise_or", "slice",
 })  # fmt: skip
 """Ops that cost less to repeat than a trip of their result to memory and back."""
+
+
+_SLACK = 1.25
+"""How much more than a value may be kept in its place: all of an array for its inner points, from which others come too."""
+
+_CHAIN = 32
+"""As many cheap ops may make a value again; more of them cost what a trip to memory does."""
 
 
 class Backward(Region):
@@ -202,12 +209,24 @@ class Backward(Region):
             return _is_light(node)
         if node.op.name not in CHEAP:
             return False
-        if all(self._is_at_hand(v) for v in node.inputs):
-            return True
-        needed = [v for v in node.inputs if not self._is_at_hand(v)]
-        return (
-            len(needed) == 1 and _bytes(needed[0]) <= _bytes(value) and self.forward.owns(needed[0])
-        )
+        return self._sources_are_less(value)
+
+    def _sources_are_less(self, value: Value) -> bool:
+        """Tell whether all that would have to be kept for computing a value again by cheap ops takes no more than itself."""
+        room, seen, wanted = _SLACK * _bytes(value), {value}, list(value.node.inputs)
+        while wanted:
+            source = wanted.pop()
+            if source in seen or self._is_at_hand(source):
+                continue
+            seen.add(source)
+            owned = self.forward.owns(source)
+            if owned and source.node.op.name in CHEAP:
+                wanted.extend(source.node.inputs)
+            else:
+                room -= _bytes(source)
+            if not owned or room < 0 or len(seen) > _CHAIN:
+                return False
+        return True
 
     def _is_at_hand(self, value: Value) -> bool:
         return value in self._found or value.node.op.name == "const" or self.is_free(value)

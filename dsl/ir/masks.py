@@ -55,7 +55,7 @@ def masked(a: Algebra, g: Value) -> Mask | None:
         return _moved(a, g.node, masked(a, inputs[0]))
     if op in _PUTS and is_zero(inputs[0]) and g.node.attrs.get("mode") in _SUMS:
         return _put(a, g, masked(a, inputs[1]))
-    return None
+    return _summed(a, g, masked(a, inputs[0])) if op == "sum" else None
 
 
 def _moved(a: Algebra, node: Node, mask: Mask | None) -> Mask | None:
@@ -75,6 +75,14 @@ def _put(a: Algebra, g: Value, mask: Mask | None) -> Mask | None:
     nowhere = a.zeros(g.tensor.with_dtype(mask.condition.dtype))
     kept = a.to_shape(mask.keeps(a), g.node.inputs[1].shape)
     return Mask(_again(a, g.node, nowhere, kept), g, True)
+
+
+def _summed(a: Algebra, g: Value, mask: Mask | None) -> Mask | None:
+    """A sum of what is zero for certain is, too."""
+    if mask is None:
+        return None
+    kept = a.to_shape(mask.keeps(a), g.node.inputs[0].shape)
+    return Mask(a.any(kept, axes=g.node.attrs["axes"]), g, True)
 
 
 def _chosen(condition: Value, yes: Value, no: Value) -> Mask | None:

@@ -84,7 +84,7 @@ def _jacobian(
         check_argnums(fn, args, argnums)
         args = with_chosen_contents(args, argnums)
         inner = trace_inner(fn, args, kwargs, taken=value_of(has_aux))
-        outs = _outs(inner, has_aux, holomorphic)
+        outs = _outs(inner, has_aux, holomorphic or mode is _forward)
         chosen = [chosen_leaves(args, k) for k in tuple_of(argnums)]
         own = [k for first, leaves, _, _ in chosen for k in range(first, first + len(leaves))]
         wrt = list(dict.fromkeys(own))
@@ -98,7 +98,7 @@ def _jacobian(
     return compiled(fn, (name, argnums, has_aux, holomorphic), run)
 
 
-def _outs(inner: Inner, has_aux: bool, holomorphic: bool) -> list[int]:
+def _outs(inner: Inner, has_aux: bool, takes_complex: bool) -> list[int]:
     structure = inner.structure.children[0] if has_aux else inner.structure
     count = _count(structure)
     places = inner.places[:count]
@@ -107,11 +107,11 @@ def _outs(inner: Inner, has_aux: bool, holomorphic: bool) -> list[int]:
             what = "an object" if k is None else str(inner.graph.results[k].type)
             raise GradientError(f"the function returns {what}, which has no derivative", location=here(),
                                 remedy="return floats; further results go into `has_aux`")  # fmt: skip
-        if is_complex(inner.graph.results[k].dtype) and not holomorphic:
+        if is_complex(inner.graph.results[k].dtype) and not takes_complex:
             raise GradientError(
                 "the function returns complex numbers",
                 location=here(),
-                remedy="say holomorphic=True if it is",
+                remedy="say holomorphic=True if it is; of real arguments, take `dsl.jacfwd`",
             )
     return [k for k in places if k is not None]
 

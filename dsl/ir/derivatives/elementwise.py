@@ -62,13 +62,15 @@ def _smaller_number(a: A, z: Value, x: Value, y: Value) -> tuple[Value, Value]:
 
 def _power(a: A, z: Value, x: Value, y: Value) -> tuple[Value, Value]:
     """y x**(y - 1), and 0 at 0 where that is not a number: of x**0, and of the root of a sum of squares."""
+    known = constant_of(y)
     flat, none = a.equal(y, 0), a.equal(x, 0)
-    if constant_of(y) is None:
+    if known is None:
         flat = a.logical_and(flat, none)
     if is_flat_at_zero(x):
         flat = a.logical_or(flat, a.logical_and(none, a.less(y, 1)))
     zero, one = a.builder.constant(0, x.dtype), a.builder.constant(1, x.dtype)
-    lower = a.power(x, a.where(flat, one, a.subtract(y, 1)))
+    less = a.subtract(y, 1)  # of an exponent that is known, so that the power remains one
+    lower = a.power(x, less if known is not None and known.all() else a.where(flat, one, less))
     return a.where(flat, zero, a.multiply(y, lower)), a.multiply(z, a.log(a.where(none, one, x)))
 
 
