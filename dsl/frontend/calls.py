@@ -31,6 +31,7 @@ from dsl.frontend.leaves import the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.objects import is_plain_type, note_made
 from dsl.frontend.optional import TracedOptional, unwrap
+from dsl.frontend.own_items import CALL, given_items
 from dsl.frontend.scopes import current_trace, here
 from dsl.frontend.state import Undefined
 from dsl.frontend.traced import _FUNCTIONS, Traced, lift
@@ -131,13 +132,16 @@ def _forwarded_method(fn: Any) -> Any:
     return fn if held is owner else getattr(held, fn.__name__)
 
 
+CALL.append(call)
+
+
 # -- Python and NumPy ---------------------------------------------------------------------------------------------
 
 
 def _call_builtin(fn: Any, special: Any, args: Any, kwargs: Any) -> Any:
     """Call a builtin by its traced meaning; iterators give it their items, and what stands for an iterator becomes one."""
     if fn is not builtins.isinstance:
-        args = tuple(watched(unwrap(a)) for a in args)
+        args = given_items(fn, [watched(unwrap(a)) for a in args])
     if fn in _TAKES and len(set(map(id, args))) == len(args):
         args = tuple(rest_of(a, lost=_TAKES[fn]) for a in args)
     result = special(*args, **kwargs)
@@ -266,7 +270,7 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
         note_made(made)
         return made
     if not is_open or not isinstance(init, types.FunctionType) or not is_traced_code(init, args):
-        return cls(*args, **kwargs)
+        return cls(*given_items(cls, args), **kwargs)
     try:
         made = converted(init)
     except SourceError:
