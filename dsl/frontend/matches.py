@@ -119,6 +119,15 @@ class _Whole(ast.NodeTransformer):
         kind = ast.copy_location(ast.MatchClass(node.cls, [], [], []), node)
         return ast.copy_location(ast.MatchAs(kind, part.name), node) if part.name else kind
 
+    def visit_MatchOr(self, node: ast.MatchOr) -> Any:
+        """`int(k) | float(k)` is `(int() | float()) as k`."""
+        self.generic_visit(node)
+        named = [p for p in node.patterns if isinstance(p, ast.MatchAs) and p.pattern is not None]
+        if len(named) < len(node.patterns) or len({p.name for p in named}) > 1:
+            return node
+        either = ast.copy_location(ast.MatchOr([p.pattern for p in named if p.pattern]), node)
+        return ast.copy_location(ast.MatchAs(either, named[0].name), node)
+
 
 def _comparison(pattern: Any, subject: str) -> ast.expr | None:
     """Return what compares with the values and classes of a pattern, or None if it has anything else."""
