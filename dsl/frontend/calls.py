@@ -32,8 +32,8 @@ from dsl.frontend.library import CREATORS, has_traced, implementation, unsupport
 from dsl.frontend.objects import is_plain_type, note_made
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.own_items import CALL, given_items
-from dsl.frontend.scopes import current_trace, here
-from dsl.frontend.state import Undefined
+from dsl.frontend.scopes import Scope, current_trace, here
+from dsl.frontend.state import Undefined, is_mutable, open_attribute
 from dsl.frontend.traced import _FUNCTIONS, Traced, lift
 from dsl.frontend.trees import forwarded
 from dsl.frontend.ufuncs import COMPOSED, SPECIAL, special_function
@@ -188,10 +188,20 @@ def _lists_traced(item: Any) -> bool:
 
 def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     trace = the_trace()
+    if is_converted(fn) and len(trace.scopes) > 1:
+        _open_defaults(fn, trace.scopes[-1])
     if trace.trial and is_users(fn):
         with trace.calling(fn):
             return _run_function(fn, args, kwargs)
     return _run_function(fn, args, kwargs)
+
+
+def _open_defaults(fn: types.FunctionType, scope: Scope) -> None:
+    """Remember the lists and dicts that are defaults of a function, which it may change, before a branch or loop calls it."""
+    for name in ("__defaults__", "__kwdefaults__"):
+        held = getattr(fn, name) or ()
+        if any(is_mutable(item) for item in (held.values() if isinstance(held, dict) else held)):
+            open_attribute(scope, fn, name)
 
 
 def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
