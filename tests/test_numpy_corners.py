@@ -808,3 +808,24 @@ def test_step_between_as_many_numbers_as_an_argument_says(count: int) -> None:
 
     got, want = dsl.jit(program)(count), program(count)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("size", [0, 4, 6])
+def test_reshape_beside_no_elements_raises_what_numpy_raises(size: int) -> None:
+    def view(x, n):
+        x[:1] = 9.0
+        return x.reshape(n, -1)
+
+    def copied(x, n):
+        return (x * 2).reshape(-1, n).sum(axis=0)
+
+    for function in (view, copied):
+        compiled = dsl.jit(function)
+        check(compiled, np.arange(4.0), 2)
+        x = np.arange(float(size))
+        with pytest.raises(ValueError, match="cannot reshape") as wanted:
+            function(x.copy(), 0)
+        with pytest.raises(ValueError, match="cannot reshape") as got:
+            compiled(x, 0)
+        assert str(wanted.value) in str(got.value)
+        np.testing.assert_array_equal(x, np.arange(float(size)))
