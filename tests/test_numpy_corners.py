@@ -789,3 +789,43 @@ def test_bincount_takes_weights_of_a_size_that_the_data_decides() -> None:
         f(np.array([0, 1, 1]), np.array([1, 1]), weights)
     with pytest.raises(ValueError, match="object too deep"):
         dsl.jit(lambda at: np.bincount(at, np.ones((2, 1))))(np.array([0, 1]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_as_many_evenly_spaced_numbers_as_an_argument_says(count: int) -> None:
+    def program(start, stop, n):
+        same = np.linspace(start, start, n), np.linspace([start, stop], stop, n)
+        logarithmic = np.logspace(start, stop, n), np.geomspace(start, stop, n)
+        return np.linspace(start, stop, n), np.linspace(start, stop, n, endpoint=False), *same, *logarithmic  # fmt: skip
+
+    check(program, 2.0, 5.0, count)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_step_between_as_many_numbers_as_an_argument_says(count: int) -> None:
+    def program(n):
+        return np.linspace(2.0, 5.0, n, retstep=True)[1], np.linspace(2.0, 5.0, n, False, True)[1]
+
+    got, want = dsl.jit(program)(count), program(count)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("size", [0, 4, 6])
+def test_reshape_beside_no_elements_raises_what_numpy_raises(size: int) -> None:
+    def view(x, n):
+        x[:1] = 9.0
+        return x.reshape(n, -1)
+
+    def copied(x, n):
+        return (x * 2).reshape(-1, n).sum(axis=0)
+
+    for function in (view, copied):
+        compiled = dsl.jit(function)
+        check(compiled, np.arange(4.0), 2)
+        x = np.arange(float(size))
+        with pytest.raises(ValueError, match="cannot reshape") as wanted:
+            function(x.copy(), 0)
+        with pytest.raises(ValueError, match="cannot reshape") as got:
+            compiled(x, 0)
+        assert str(wanted.value) in str(got.value)
+        np.testing.assert_array_equal(x, np.arange(float(size)))

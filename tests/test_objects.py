@@ -1280,3 +1280,48 @@ def _text_or_none(x):
 )
 def test_item_of_a_tuple_that_is_none_or_a_value(program: Any, x: np.ndarray) -> None:
     check_as_plain(program, x)
+
+
+def test_lists_and_dicts_that_are_defaults_change_once_in_branches_and_loops() -> None:
+    def program(x):
+        def count(v, seen=[0.0], *, named={}):  # noqa: B006
+            seen[0] = seen[0] + v
+            named["n"] = named.get("n", 0.0) + 1.0
+            return named["n"]
+
+        def collect(v, found=[]):  # noqa: B006
+            found.append(v)
+            return len(found)
+
+        lengths = [collect(k) for k in range(3)]
+        for k in range(3):
+            lengths.append(collect(k))
+        count(0.0)
+        for v in x:
+            count(v)
+        if x[0] > 0:
+            count(10.0)
+        return lengths, count(1.0), count.__defaults__[0][0]
+
+    check_as_plain(program, np.array([1.0, 2.0, 3.0]))
+    check_as_plain(program, np.array([-1.0, 2.0]))
+
+
+class Shared:
+    total = 0.0
+    steps = 0
+
+
+def test_attributes_of_classes_change_in_branches_and_loops() -> None:
+    def program(x):
+        Shared.total = 0.0
+        Shared.steps = 0
+        for v in x:
+            Shared.steps += 1
+            if v > 1:
+                Shared.total = Shared.total + v
+        return Shared.total, Shared.steps
+
+    for x in (np.arange(4.0), np.arange(9.0)):
+        check_as_plain(program, x)
+        assert (Shared.total, Shared.steps) == program(x)

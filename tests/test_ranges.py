@@ -193,3 +193,17 @@ def test_trips_of_ranges_whose_ends_are_traced(ends) -> None:
     want = visited(*ends[:2], np.zeros(12, int))
     got = dsl.jit(visited)(*ends[:2], np.zeros(12, int))
     np.testing.assert_array_equal(got, want)
+
+
+def test_a_step_of_zero_raises_what_python_raises() -> None:
+    def program(x, step):
+        x[0] = 9.0
+        for k in range(1, len(x), step):
+            x[k] += 1.0
+
+    x = np.zeros(4)
+    compiled = dsl.jit(program)
+    compiled(x, 2)
+    np.testing.assert_array_equal(x, [9.0, 1.0, 0.0, 1.0])
+    with pytest.raises(ValueError, match=r"range\(\) arg 3 must not be zero"):
+        compiled(x, 0)

@@ -1388,3 +1388,58 @@ def test_arrays_of_one_element_become_numbers_where_this_numpy_lets_them(convert
     else:
         assert dsl.jit(program)(x) == want
     assert dsl.jit(lambda x: x[:1].item())(x) == 2.0
+
+
+def test_class_patterns_of_numbers_give_the_whole_a_name() -> None:
+    def kind(n):
+        match n:
+            case int(k) | float(k) if k > 5:
+                return 1.0 * k
+            case float(k) if k < 5:
+                return k * 2
+            case (int(a), float(b)) if b > a:
+                return a + b
+            case (float(), _):
+                return -1.0
+            case {"v": float(q) as z}:
+                return q + z
+            case int(_):
+                return -2.0
+
+    for n in (7, 7.5, 3.5, (1, 2.0), (2.0, 1), {"v": 2.0}, 3, np.float64(3.5)):
+        check_as_plain(kind, n)
+
+
+def test_numpy_scalars_are_written_as_numpy_writes_them() -> None:
+    def program(a, b, c, d, x):
+        print(a, b, c, d, str(a), f"{a} {a!s} {b!r} {a:.2f}")
+        for v in x:
+            print(v, [v], (v, a))
+        print(x.sum(), x)
+
+    short = np.float32(0.1), np.float16(0.1), np.complex64(1 + 0.1j), np.int8(4)
+    check_as_plain(program, *short, np.arange(3, dtype=np.float32) / 10)
+
+
+def test_arrays_without_axes_are_written_as_arrays() -> None:
+    def program(a, b):
+        print(a, b, repr(a), [b], f"{a} {b!r} {b!s}")
+
+    check_as_plain(program, np.array(1e-10), np.array(3))
+    check_as_plain(program, np.array(0.1, np.float32), np.array(True))
+
+
+def test_widths_of_formats_may_be_traced() -> None:
+    def program(v, n):
+        print(f"{v:>{n + 6}.{n}f}|{v:{n}}|{n:<{abs(n) + 1}}|{v:.1f}")
+
+    check_as_plain(program, 2.5, 3)
+    check_as_plain(program, -1.25, 1)
+
+
+def test_traced_width_of_a_known_value_is_refused() -> None:
+    def program(x):
+        print(f"{'a':>{x[0]}}")
+
+    with pytest.raises(dsl.errors.UnsupportedError, match="width that is known"):
+        dsl.jit(program)(np.array([3]))

@@ -35,7 +35,7 @@ from dsl.codegen.updates import emit_update
 from dsl.codegen.within import Within
 from dsl.errors import InternalError
 from dsl.ir import graph as ir
-from dsl.ir.dims import Dim, DimLike, symbols_of
+from dsl.ir.dims import Dim, DimLike, lower_bound, symbols_of
 from dsl.ir.types import Shape, TensorType
 
 if TYPE_CHECKING:
@@ -220,6 +220,9 @@ class Region:
             return fn.maximum(a, b)
         if kind == "min":
             return fn.minimum(a, b)
+        if (lower_bound(factor.rhs) or 0) < 1:
+            # What a program refuses to divide by may be computed before it does; the processor would end the process.
+            b = fn.select(fn.compare("eq", b, 0), 1, b)
         quotient = fn.binary(
             "sdiv", a, b
         )  # floor: correct the quotient where signs differ and it is not exact

@@ -123,6 +123,9 @@ def set_attribute(obj: Any, name: str, value: Any) -> None:
     if isinstance(obj, TracedOptional):
         words = f"has no attribute '{name}'"
         return obj.change(lambda held: set_attribute(held, name, value), words, "AttributeError")  # type: ignore[no-any-return]
+    setter = _setter(obj, name)
+    if setter is not None and trace is not None:
+        return call(setter, obj, value)  # type: ignore[no-any-return]
     if (
         trace is not None
         and not hasattr(obj, "__dataclass_fields__")
@@ -133,6 +136,12 @@ def set_attribute(obj: Any, name: str, value: Any) -> None:
         scope = trace.scopes[-1]
         scope.attributes.setdefault((id(obj), name), (obj, name, old))
     setattr(obj, name, value)
+
+
+def _setter(obj: Any, name: str) -> types.FunctionType | None:
+    """Return what the user wrote to assign a property."""
+    setter = getattr(getattr(type(obj), name, None), "fset", None)
+    return setter if isinstance(setter, types.FunctionType) and is_users(setter) else None
 
 
 def augment_attribute(obj: Any, name: str, op: str, value: Any) -> None:

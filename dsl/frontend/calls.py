@@ -31,8 +31,9 @@ from dsl.frontend.leaves import the_trace
 from dsl.frontend.library import CREATORS, has_traced, implementation, unsupported
 from dsl.frontend.objects import is_plain_type, note_made
 from dsl.frontend.optional import TracedOptional, unwrap
-from dsl.frontend.scopes import current_trace, here
-from dsl.frontend.state import Undefined
+from dsl.frontend.own_items import CALL, given_items
+from dsl.frontend.scopes import Scope, current_trace, here
+from dsl.frontend.state import Undefined, is_mutable, open_attribute
 from dsl.frontend.traced import _FUNCTIONS, Traced, lift
 from dsl.frontend.trees import forwarded
 from dsl.frontend.ufuncs import COMPOSED, SPECIAL, special_function
@@ -131,13 +132,16 @@ def _forwarded_method(fn: Any) -> Any:
     return fn if held is owner else getattr(held, fn.__name__)
 
 
+CALL.append(call)
+
+
 # -- Python and NumPy ---------------------------------------------------------------------------------------------
 
 
 def _call_builtin(fn: Any, special: Any, args: Any, kwargs: Any) -> Any:
     """Call a builtin by its traced meaning; iterators give it their items, and what stands for an iterator becomes one."""
     if fn is not builtins.isinstance:
-        args = tuple(watched(unwrap(a)) for a in args)
+        args = given_items(fn, [watched(unwrap(a)) for a in args])
     if fn in _TAKES and len(set(map(id, args))) == len(args):
         args = tuple(rest_of(a, lost=_TAKES[fn]) for a in args)
     result = special(*args, **kwargs)
@@ -184,10 +188,20 @@ def _lists_traced(item: Any) -> bool:
 
 def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     trace = the_trace()
+    if is_converted(fn) and len(trace.scopes) > 1:
+        _open_defaults(fn, trace.scopes[-1])
     if trace.trial and is_users(fn):
         with trace.calling(fn):
             return _run_function(fn, args, kwargs)
     return _run_function(fn, args, kwargs)
+
+
+def _open_defaults(fn: types.FunctionType, scope: Scope) -> None:
+    """Remember the lists and dicts that are defaults of a function, which it may change, before a branch or loop calls it."""
+    for name in ("__defaults__", "__kwdefaults__"):
+        held = getattr(fn, name) or ()
+        if any(is_mutable(item) for item in (held.values() if isinstance(held, dict) else held)):
+            open_attribute(scope, fn, name)
 
 
 def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
@@ -266,7 +280,7 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
         note_made(made)
         return made
     if not is_open or not isinstance(init, types.FunctionType) or not is_traced_code(init, args):
-        return cls(*args, **kwargs)
+        return cls(*given_items(cls, args), **kwargs)
     try:
         made = converted(init)
     except SourceError:

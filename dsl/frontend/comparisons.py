@@ -17,10 +17,11 @@ from dsl.frontend import loops, sequences
 from dsl.frontend.calls import call, converted
 from dsl.frontend.conditions import conditional, holding, logic, negated, truth
 from dsl.frontend.deques import BoundedDeque
-from dsl.frontend.iterators import searched
+from dsl.frontend.iterators import Cursor, searched
 from dsl.frontend.library import has_traced, has_traced_fields
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional, unwrap
+from dsl.frontend.own_items import iterable
 from dsl.frontend.scopes import current_scope
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, constant, fresh, is_number, lift, read
 from dsl.frontend.trees import forwarded
@@ -169,6 +170,9 @@ def _contains(items: Any, item: Any) -> Any:
     own = own_method(items, "__contains__")
     if own is not None:
         return truth(call(own, items, item))
+    items = searched(iterable(items))
+    if isinstance(items, Cursor):
+        items = list(items)
     if isinstance(items, range) and isinstance(item, Traced) and items:
         low, high = sorted((items[0], items[-1]))
         inside = compare_two("GtE", item, low) & compare_two("LtE", item, high)

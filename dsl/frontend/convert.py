@@ -562,7 +562,8 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> Any:
         for item in node.items:
-            item.context_expr = self.visit(item.context_expr)
+            entered = _runtime("entered", self.visit(item.context_expr))
+            item.context_expr = ast.copy_location(entered, item.context_expr)
         node.body = self._block(node.body)
         return node
 
@@ -597,6 +598,16 @@ class _Rewriter(ast.NodeTransformer):
             node.elts = [self._used(item) for item in node.elts]
             return node
         return self.generic_visit(node)
+
+    def visit_Starred(self, node: ast.Starred) -> Any:
+        node.value = self.visit(node.value)
+        if isinstance(node.ctx, ast.Load):
+            node.value = ast.copy_location(_runtime("iterate", node.value), node.value)
+        return node
+
+    def visit_YieldFrom(self, node: ast.YieldFrom) -> Any:
+        node.value = ast.copy_location(_runtime("iterate", self.visit(node.value)), node.value)
+        return node
 
     def visit_List(self, node: ast.List) -> Any:
         if not isinstance(node.ctx, ast.Load) or not any(map(_is_starred, node.elts)):
@@ -656,6 +667,15 @@ class _Rewriter(ast.NodeTransformer):
             ends = [starred.index(True), starred[::-1].index(True)]
             value = _runtime("unpack_around", value, *map(ast.Constant, ends))
         return [_located(ast.Assign([ast.Tuple(temps, ast.Store())], value), at), *after]
+
+    def visit_Delete(self, node: ast.Delete) -> list[ast.stmt]:
+        return [self._delete(target, node) for target in node.targets]
+
+    def _delete(self, target: ast.expr, at: ast.Delete) -> Any:
+        if not isinstance(target, ast.Subscript):
+            return ast.copy_location(ast.Delete([self.visit(target)]), at)
+        gone = _runtime("delitem", self._changed(target.value), self._index(target.slice))
+        return _located(ast.Expr(gone), at)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         if node.value is None:

@@ -12,7 +12,7 @@ import numpy as np
 from dsl.errors import NonConcreteError
 from dsl.frontend.library import has_traced
 from dsl.frontend.scopes import here
-from dsl.frontend.text import TracedText
+from dsl.frontend.text import TracedText, text_of
 from dsl.frontend.traced import Traced
 
 __all__ = ["STRING_METHODS", "has_text_values", "percent", "refuse"]
@@ -68,7 +68,7 @@ def _percent_part(value: Any, field: re.Match[str]) -> Any:
     if kind in "sra":
         if field["width"] or field["digits"]:
             refuse()
-        return (value, "", -1 if kind == "s" else ord(kind))
+        return text_of(value) if kind == "s" else (value, "", ord(kind))
     if kind not in _KINDS and kind not in _FLOATS:
         refuse()
     if kind in _KINDS and isinstance(value, Traced) and value.dtype.kind == "f":

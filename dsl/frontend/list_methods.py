@@ -21,6 +21,7 @@ from dsl.frontend.iterators import rest_of
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import unwrap
+from dsl.frontend.own_items import iterable
 from dsl.frontend.scopes import here
 from dsl.frontend.sequences import chosen_from
 from dsl.frontend.sorting import sorted_items
@@ -62,7 +63,7 @@ def _at_place(name: str) -> Callable[..., Any]:
 
 
 def _extend(items: list[Any], more: Any) -> None:
-    more = rest_of(more)
+    more = rest_of(iterable(more))
     if sequences.is_open(more):
         sequences.extended(items, more)
     else:
@@ -103,16 +104,16 @@ def _rotate(items: Any, steps: Any) -> None:
         items[:] = items[at:] + items[:at]
 
 
-def _deque(iterable: Any = (), maxlen: Any = None) -> Any:
-    """`deque(iterable, maxlen)`."""
+def _deque(items: Any = (), maxlen: Any = None) -> Any:
+    """`deque(items, maxlen)`."""
     if maxlen is None:
-        return _list_for_deque(iterable)
-    return bounded(list_of(watched(unwrap(rest_of(iterable)))), operator.index(maxlen))
+        return _list_for_deque(items)
+    return bounded(list_of(watched(unwrap(rest_of(items)))), operator.index(maxlen))
 
 
-def _list_for_deque(iterable: Any) -> Any:
+def _list_for_deque(items: Any) -> Any:
     """Make the list that stands for a `deque` in traced code; a traced list stays one."""
-    made = list_of(watched(unwrap(iterable)))
+    made = list_of(watched(unwrap(items)))
     the_trace().deques[id(made)] = made
     return made
 

@@ -255,6 +255,9 @@ def range_(*args: Any) -> Any:
     for bound in (start, stop, step):
         if isinstance(bound, Traced) and bound.dtype.kind not in "iu":
             raise TypeError(f"'{bound.dtype}' object cannot be interpreted as an integer")
+    if isinstance(step, Traced):
+        error = {"message": "range() arg 3 must not be zero", "error": "ValueError"}
+        current_scope().node("assert", (read(lift(step != 0)),), error)
     return Span(_python_int(start), _python_int(stop), _python_int(step))
 
 

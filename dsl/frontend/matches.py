@@ -55,7 +55,7 @@ class _Matches(ast.NodeTransformer):
         if not cases:
             return []
         case, *others = cases
-        before, test = self.test(case.pattern, subject)
+        before, test = self.test(_Whole().visit(case.pattern), subject)
         if case.guard is not None:
             test = ast.copy_location(ast.BoolOp(ast.And(), [test, case.guard]), case.guard)
         if isinstance(test, ast.Constant):  # true: no other case is looked at
@@ -101,6 +101,32 @@ class _Matches(ast.NodeTransformer):
             for parts in (getattr(pattern, field, []) for field in ("patterns", "kwd_patterns")):
                 parts[:] = [self.without_values(part, tests) for part in parts]
         return pattern
+
+
+# Classes whose pattern takes one part, which is the whole: `float(x)` is `float() as x`.
+_WHOLE = {"bool", "bytes", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple"}
+
+
+class _Whole(ast.NodeTransformer):
+    """Gives the whole that a class of Python's matches its name as `as` does, so that the class can be asked of a traced number."""
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> Any:
+        self.generic_visit(node)
+        is_whole = isinstance(node.cls, ast.Name) and node.cls.id in _WHOLE
+        part = node.patterns[0] if is_whole and len(node.patterns) == 1 else None
+        if not isinstance(part, ast.MatchAs) or part.pattern is not None:
+            return node
+        kind = ast.copy_location(ast.MatchClass(node.cls, [], [], []), node)
+        return ast.copy_location(ast.MatchAs(kind, part.name), node) if part.name else kind
+
+    def visit_MatchOr(self, node: ast.MatchOr) -> Any:
+        """`int(k) | float(k)` is `(int() | float()) as k`."""
+        self.generic_visit(node)
+        named = [p for p in node.patterns if isinstance(p, ast.MatchAs) and p.pattern is not None]
+        if len(named) < len(node.patterns) or len({p.name for p in named}) > 1:
+            return node
+        either = ast.copy_location(ast.MatchOr([p.pattern for p in named if p.pattern]), node)
+        return ast.copy_location(ast.MatchAs(either, named[0].name), node)
 
 
 def _comparison(pattern: Any, subject: str) -> ast.expr | None:

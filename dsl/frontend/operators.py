@@ -12,6 +12,7 @@ from dsl.frontend.calls import call
 from dsl.frontend.choices import note_change
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import unwrap
+from dsl.frontend.own_items import iterable
 from dsl.frontend.traced import Kind, Traced
 from dsl.frontend.trees import Forward, forwarded
 from dsl.frontend.user_code import own_method
@@ -82,6 +83,8 @@ def augmented(target: Any, op: str, value: Any) -> Any:
         return call(own, target, value)
     if isinstance(target, Traced):
         value = as_arrays(value)
+    if type(target) is list and op == "Add":
+        value = iterable(value)
     if type(target) is list and op == "Add" and sequences.is_open(value):
         sequences.extended(target, value)
         return forwarded(target)

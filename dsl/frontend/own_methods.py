@@ -1,13 +1,17 @@
-"""How objects of the user's classes say whether they are true, and how they are written: by methods that are converted."""
+"""How objects of the user's classes say whether they are true, and how they are written, and what `with` does.
+
+The methods that say so are converted; Python would call them as they are.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
-from dsl.frontend.calls import call
+from dsl.frontend.calls import BUILTINS, call
 from dsl.frontend.leaves import TRUTH
 from dsl.frontend.library import has_traced_fields
 from dsl.frontend.scopes import current_trace
@@ -15,7 +19,7 @@ from dsl.frontend.text import TEXTS, TracedText
 from dsl.frontend.traced import Traced
 from dsl.frontend.user_code import is_generated_method, own_method
 
-__all__: list[str] = []
+__all__ = ["entered"]
 
 
 def _own_truth(test: Any) -> Callable[[], Any] | None:
@@ -53,3 +57,31 @@ def _fields_text(value: Any) -> Any:
 
 
 TEXTS[0] = _own_text
+
+
+def _managed(function: Any, *args: Any) -> Any:
+    """What a function that `contextlib.contextmanager` decorates returns: its generator is converted."""
+    return _MANAGER(functools.partial(call, function), *args)
+
+
+_MANAGER: Any = contextlib._GeneratorContextManager
+BUILTINS[_MANAGER] = _managed
+
+
+class _Entered:
+    """What `with` takes for an object of the user's."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __enter__(self) -> Any:
+        return call(type(self.held).__enter__, self.held)
+
+    def __exit__(self, *error: Any) -> Any:
+        return call(type(self.held).__exit__, self.held, *error)
+
+
+def entered(held: Any) -> Any:
+    """Return the context manager of a `with` statement."""
+    is_own = any(own_method(held, name) for name in ("__enter__", "__exit__"))
+    return _Entered(held) if is_own and current_trace() is not None else held

@@ -35,10 +35,11 @@ from dsl.frontend import (  # noqa: F401 - some only fill tables
 )
 from dsl.frontend.branches import RESULT, if_, is_missing
 from dsl.frontend.calls import RUNTIME, call
-from dsl.frontend.captures import from_outside, watched
+from dsl.frontend.captures import from_outside
 from dsl.frontend.choices import note_reading
 from dsl.frontend.conditions import HELD, conditional, logic, negated, truth, truth_of
 from dsl.frontend.iterators import Cursor, as_cursor, is_plain, rest_of
+from dsl.frontend.own_items import iterable
 from dsl.frontend.regions import trying
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.state import Undefined, held_by
@@ -61,6 +62,7 @@ class Runtime:
     getitem = staticmethod(subscripts.get_item)
     setitem = staticmethod(subscripts.set_item)
     aug_setitem = staticmethod(subscripts.augment_item)
+    delitem = staticmethod(subscripts.delete_item)
     slice = staticmethod(slice)
     unpack = staticmethod(targets.unpack)
     unpack_around = staticmethod(targets.unpack_around)
@@ -73,8 +75,9 @@ class Runtime:
     not_ = staticmethod(negated)
     if_exp = staticmethod(conditional)
 
+    entered = staticmethod(own_methods.entered)
     generator = staticmethod(as_cursor)
-    iterate = staticmethod(watched)
+    iterate = staticmethod(iterable)
     test = staticmethod(bool)
 
     if_ = staticmethod(if_)
@@ -163,7 +166,7 @@ class Runtime:
 
         `read` tells what items are made of; without, it is a generator of which perhaps only some are wanted.
         """
-        items = watched(items)
+        items = iterable(items)
         left = items.rest() if isinstance(items, Cursor) else items
         if sequences.is_open(left):
             return sequences.collected(items, make)
@@ -174,20 +177,20 @@ class Runtime:
         held: Callable[[], list[Any]], ask: Callable[[Any], Any] | None,
     ) -> Any:  # fmt: skip
         """A list comprehension or a generator with conditions, or over several things; if the data decides them, a loop."""
-        items = sequences.again(watched(items))
+        items = sequences.again(iterable(items))
         if current_trace() is None or sequences.are_decided(items, held(), ask):
             return sequences.chosen_of_many(items, make, read, pick, ask)
         return pick(items)
 
     def picked(self, items: Any, pick: Callable[[Any], Any]) -> Any:
         """A comprehension that assigns variables, or is there for what it changes: always a loop."""
-        return pick(watched(items))
+        return pick(iterable(items))
 
     # -- statements ------------------------------------------------------------------------------------------------
 
-    def for_(self, iterable: Any, *args: Any) -> None:
-        note_reading(forwarded(iterable))
-        looping.for_(watched(iterable), *args)
+    def for_(self, items: Any, *args: Any) -> None:
+        note_reading(forwarded(items))
+        looping.for_(iterable(items), *args)
 
     def returned(self, value: Any) -> Any:
         """A value that a function returns: here a variable that may have no value is read."""
@@ -199,7 +202,7 @@ class Runtime:
         """`[a, *b]`: the parts are lists."""
         made: list[Any] = []
         for part in parts:
-            call(forwarded(made).extend, rest_of(part))
+            call(forwarded(made).extend, rest_of(iterable(part)))
         return forwarded(made)
 
     def used(self, value: Any) -> Any:

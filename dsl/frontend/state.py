@@ -352,14 +352,15 @@ def _shown_name(obj: Any, name: str) -> str:
 
 def set_attribute(obj: Any, name: str, value: Any) -> None:
     """Set or, for an undefined value, delete an attribute, whatever the class thinks of it."""
+    plain: Any = type if isinstance(obj, type) else object
     if not isinstance(value, Undefined):
-        object.__setattr__(obj, name, value)
+        plain.__setattr__(obj, name, value)
         return
     trace = current_trace()
     if trace is not None and value.reason:
         trace.undefined[id(obj), name] = (obj, value)
     if not isinstance(held_by(obj, name), Undefined):
-        object.__delattr__(obj, name)
+        plain.__delattr__(obj, name)
 
 
 def undefined_attribute(obj: Any, name: str) -> Undefined:

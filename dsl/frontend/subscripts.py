@@ -40,6 +40,9 @@ def get_item(obj: Any, key: Any) -> Any:
         return _FUNCTIONS["_mgrid" if obj is np.mgrid else "_ogrid"](key)
     if obj is np.r_ or obj is np.c_:
         return _glued(obj, key)
+    place = own_method(key, "__index__")
+    if place is not None and isinstance(obj, (list, tuple, str, range, Traced)):
+        key = call(place, key)
     if isinstance(key, Traced) and isinstance(obj, BoundedDeque):
         obj = list(obj)
     if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
@@ -86,6 +89,17 @@ def set_item(obj: Any, key: Any, value: Any) -> None:
         call(own, obj, key, value)
     else:
         obj[key] = value
+
+
+def delete_item(obj: Any, key: Any) -> None:
+    """`del obj[key]`."""
+    obj = forwarded(obj)
+    note_change(obj)
+    own = own_method(obj, "__delitem__")
+    if own is not None:
+        call(own, obj, key)
+    else:
+        del obj[key]
 
 
 def augment_item(obj: Any, key: Any, op: str, value: Any) -> None:

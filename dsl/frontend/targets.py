@@ -11,6 +11,7 @@ from dsl.frontend import sequences
 from dsl.frontend.iterators import Cursor, rest_of
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import unwrap
+from dsl.frontend.own_items import iterable
 from dsl.frontend.scopes import current_scope
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import forwarded
@@ -47,7 +48,7 @@ def unpack_around(value: Any, before: int, after: int) -> Any:
 
 def _unpacked(value: Any) -> Any:
     """Return what a tuple target takes apart; of items whose number the data decides, a list."""
-    value = forwarded(unwrap(value))
+    value = iterable(forwarded(unwrap(value)))
     left = value.rest() if isinstance(value, Cursor) else None
     return sequences.collected(rest_of(value), list) if sequences.is_open(left) else value
 

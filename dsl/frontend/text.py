@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
+
+import numpy as np
 
 from dsl.errors import UnsupportedError
 from dsl.frontend.library import has_traced
@@ -40,13 +42,13 @@ class TracedText:
             elif not spec and has_text(value):
                 value, conversion = text_of(value, conversion == ord("r")), -1
             if isinstance(value, Traced):
-                shown_by = (
-                    f"!{chr(conversion)}"
-                    if conversion in _CONVERSIONS and value.kind is not Kind.PYTHON
-                    else ""
-                )
-                template += "{" + str(len(values)) + shown_by + (f":{spec}" if spec else "") + "}"
-                values.append(value)
+                shown_by, own_spec = _written(value, conversion)
+                text = spec if isinstance(spec, TracedText) else cls(_escape(spec or own_spec), [])
+                after = _shift(text, len(values) + 1)  # what a format takes comes after the value
+                template += "{" + str(len(values)) + shown_by + (f":{after}" if after else "") + "}"
+                values += [value, *text.values]
+            elif isinstance(spec, TracedText):
+                _refuse_spec()
             elif isinstance(value, TracedText):
                 template += _shift(value, len(values))
                 values += value.values
@@ -69,6 +71,31 @@ class TracedText:
         return TracedText.join((other, self)) if isinstance(other, str) else NotImplemented
 
 
+def _written(value: Traced, conversion: int) -> tuple[str, str]:
+    """Return the conversion, and the format if no other is given, by which a template writes a value."""
+    if conversion not in _CONVERSIONS or value.kind is Kind.PYTHON:
+        return "", ""
+    if value.kind is Kind.ARRAY and value.ndim == 0 and conversion != ord("s"):
+        return "", "array"
+    return f"!{chr(conversion)}", ""
+
+
+_LONG = {np.dtype(np.float64), np.dtype(np.complex128)}
+
+
+def _as_text(value: Traced) -> int:
+    """Return the conversion of `str(value)`: NumPy formats short floats as Python's, but writes them with fewer digits."""
+    is_short = value.dtype.kind in "fc" and value.dtype not in _LONG
+    return ord("s") if is_short else -1
+
+
+def _refuse_spec() -> NoReturn:
+    raise UnsupportedError(
+        "the format of a value that is known now depends on one that is known only when the compiled function runs",
+        location=here(), remedy="format it by a width that is known, or pass the value in as an argument",
+    )  # fmt: skip
+
+
 TEXTS: list[Callable[[Any, bool], Callable[[], Any] | None]] = [lambda value, by_repr: None]
 """Finds how the user's class writes an object; set by `own_methods`."""
 
@@ -87,7 +114,7 @@ def text_of(value: Any, by_repr: bool = False) -> Any:
     if own is not None:
         return own()
     if isinstance(value, Traced):
-        return TracedText("{0!r}" if by_repr and value.kind is not Kind.PYTHON else "{0}", [value])
+        return TracedText.join(((value, "", ord("r") if by_repr else _as_text(value)),))
     if isinstance(value, TracedText):
         return value
     if not has_traced(value):
@@ -161,4 +188,4 @@ def _joined(items: tuple[Any, ...], sep: str) -> Any:
     for k, item in enumerate(items):
         if k:
             yield sep
-        yield (item, "", -1) if isinstance(item, (Traced, TracedText)) else text_of(item)
+        yield item if isinstance(item, TracedText) else text_of(item)

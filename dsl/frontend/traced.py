@@ -30,7 +30,7 @@ from dsl.frontend.scopes import Scope, Storage, current_scope, current_trace, he
 from dsl.frontend.strides import contiguous, is_contiguous, is_copied, reshaped, viewed
 from dsl.frontend.trees import LEAVES
 from dsl.frontend.views import Bitcast, Part, Raveled, Recast, Reshaped, Transposed, View
-from dsl.ir.dims import Dim, DimLike
+from dsl.ir.dims import Dim, DimLike, lower_bound
 from dsl.ir.graph import Value
 from dsl.ir.interpret import apply_node
 from dsl.ir.types import BOOL, BY_NAME, DTYPES, I64, Shape, TensorType, size_of
@@ -1013,6 +1013,8 @@ def complete_shape(old: Shape, shape: Any) -> Shape:
         rest = size_of(tuple(dim for dim in dims if dim != -1))
         if rest == 0 or (isinstance(total, int) and isinstance(rest, int) and total % rest):
             raise _cannot_reshape(total, dims)
+        if (lower_bound(rest) or 0) < 1:
+            _require_some(rest, total, dims)
         dims[unknown[0]] = total // rest
     elif (
         isinstance(total, int)
@@ -1023,9 +1025,26 @@ def complete_shape(old: Shape, shape: Any) -> Shape:
     return tuple(dims)
 
 
+def _require_some(rest: DimLike, total: DimLike, dims: list[DimLike]) -> None:
+    """Raise NumPy's error when the program runs if an axis of unknown size is beside one without elements."""
+    scope = current_scope()
+    flag = scope.emit("not_equal", scope.size(rest), scope.constant(0, I64))
+    text = _shape_to_be(dims, lambda dim: "{}")
+    message = f"cannot reshape array of size {{}} into shape ({text})"
+    sizes = [scope.size(dim) for dim in (total, *dims) if dim != -1]
+    scope.node("assert", (flag, *sizes), {"message": message, "error": "ValueError"})
+
+
 def _cannot_reshape(total: DimLike, dims: list[DimLike]) -> ShapeError:
-    text = ",".join(map(str, dims)) + ("," if len(dims) == 1 else "")
+    text = _shape_to_be(dims, str)
     return ShapeError(f"cannot reshape array of size {total} into shape ({text})", location=here())
+
+
+def _shape_to_be(dims: list[DimLike], show: Callable[[DimLike], str]) -> str:
+    """Return a shape in NumPy's words: an unknown size is not shown if it is the first, and `newaxis` elsewhere."""
+    shown = dims[1:] if dims[:1] == [-1] else dims
+    text = ",".join("newaxis" if dim == -1 else show(dim) for dim in shown)
+    return text + ("," if len(dims) == 1 else "")
 
 
 def transpose_view(traced: Traced, axes: tuple[int, ...]) -> Traced:

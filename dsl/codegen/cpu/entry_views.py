@@ -94,7 +94,8 @@ def _combine(f: Function, what: Value, top: Variable) -> None:
 
 
 def _quotient(f: Function, a: Value, b: Value) -> Value:
-    """Divide by a positive number and round down."""
+    """Divide by a positive number and round down; of a zero, which the program refuses, the result does not matter."""
+    b = f.select(f.compare("eq", b, 0), 1, b)
     quotient = f.binary("sdiv", a, b)
     rest = f.binary("sub", a, f.binary("mul", quotient, b))
     less = f.convert("sext", f.compare("slt", rest, 0), "i64")

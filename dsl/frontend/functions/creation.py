@@ -444,12 +444,16 @@ def _spaced(first: Array, last: Array, count: DimLike, endpoint: bool) -> tuple[
     if isinstance(div, int) and div <= 0:
         return index * delta + first, float("nan")
     steps = number(div)
-    step = delta / steps
+    # Where only the program knows how many there are, that may be one, or none, without steps between.
+    parts = np.maximum(steps, 1) if isinstance(div, Dim) else steps
+    step = delta / parts
     known = concrete(step)
     if known is None:
-        y = where(np.any(step == 0), index / steps * delta, index * step) + first
+        y = where(np.any(step == 0), index / parts * delta, index * step) + first
     else:
-        y = (index / steps * delta if np.any(known == 0) else index * step) + first
+        y = (index / parts * delta if np.any(known == 0) else index * step) + first
+    if isinstance(div, Dim):
+        step = fresh(read(where(steps > 0, step, float("nan"))), step.kind)
     if not endpoint:
         return y, step
     is_last = along(counter(count), 0, rank) == steps

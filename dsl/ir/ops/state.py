@@ -33,11 +33,13 @@ def _check_values(name: str, values: Inputs) -> None:
 
 
 class _Formatter(string.Formatter):
-    """`str.format` with two formats more: an array as a list of Python `numbers`, or of NumPy's `scalars`."""
+    """`str.format` with three formats more: an array as a list of Python `numbers`, of NumPy's `scalars`, or as an `array` of no axes."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec == "numbers":
             return str(value.tolist())
+        if format_spec == "array":
+            return repr(np.asarray(value))
         return str(list(value)) if format_spec == "scalars" else format(value, format_spec)
 
 
