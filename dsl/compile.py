@@ -232,7 +232,8 @@ class Compiled(Generic[P, R]):
             narrow = self._compile_after(error, entry, arguments)
             if narrow is None:
                 raise
-        return run(narrow, arguments)
+            first = error
+        return _run_instead(narrow, arguments, entry, first)
 
     def _install(self, direct: Direct, pattern: Pattern | None, graph: Graph) -> None:
         """Let a built-in take calls; one with clocks joins it when a profile first meets it.
@@ -372,9 +373,12 @@ class Compiled(Generic[P, R]):
 
         Such a graph finds out about sizes that do not fit when it runs and has no words for it, and it assumes a little:
         that the taps of a filter are not longer than the signal. The graph for these sizes raises as NumPy does, or runs.
-        None if it must not run, since effects of the call that raised would happen twice.
+        None if it must not run, since effects of the call that raised would happen twice, or if it would raise the same: an
+        error of this kind at this place did before, and has nothing to do with sizes. What the graph did not raise, but a
+        signal's handler or a deadline while it ran, stands too.
         """
-        if entry.pattern is None:
+        mark = _mark_of(error)
+        if entry.pattern is None or mark is None or mark in entry.confirmed:
             return None
         reason = f"these sizes alone, since the graph for many sizes raised {_first_line(error)}"
         try:
@@ -556,6 +560,25 @@ class BoundCompiled:
     def explain(self) -> str:
         """As for `Compiled`."""
         return self._compiled.explain()
+
+
+def _run_instead(narrow: Lowered, arguments: Arguments, wide: Lowered, first: Exception) -> Any:
+    """Run the graph for these sizes alone; what it raises in the words of the one for many sizes is confirmed for that one."""
+    try:
+        return run(narrow, arguments)
+    except Exception as error:
+        if (type(error), str(error)) == (type(first), str(first)):
+            wide.confirmed.add(_mark_of(first))
+        raise
+
+
+def _mark_of(error: Exception) -> Any:
+    """Return the kind of an error that a graph raised and its place in the function; None if no graph did."""
+    if isinstance(error, MemoryError):
+        return MemoryError
+    place = error.location if isinstance(error, DslError) else None
+    notes = tuple(getattr(error, "__notes__", ()))
+    return (type(error), place, notes) if place or notes else None
 
 
 def _repeatable(graph: Graph) -> bool:
