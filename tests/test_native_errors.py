@@ -739,3 +739,10 @@ def test_sizes_that_the_call_decides_are_not_negative(name: str) -> None:
                 f(n)
         else:
             np.testing.assert_array_equal(f(n), fn(n))
+
+
+def test_a_reshape_to_no_rows_that_the_call_decides_is_refused() -> None:
+    f = dsl.jit(lambda n: np.arange(12).reshape(n, -1))
+    assert [f(n).shape for n in (3, 4)] == [(3, 4), (4, 3)]
+    with pytest.raises(ValueError, match="cannot reshape array of size 12"):
+        f(0)

@@ -220,6 +220,9 @@ class Region:
             return fn.maximum(a, b)
         if kind == "min":
             return fn.minimum(a, b)
+        if not isinstance(factor.rhs, int):
+            # Processors stop at a division by 0; the sizes that it would give are refused by who uses them.
+            b = fn.select(fn.compare("eq", b, 0), 1, b)
         quotient = fn.binary(
             "sdiv", a, b
         )  # floor: correct the quotient where signs differ and it is not exact
