@@ -61,6 +61,7 @@ R = TypeVar("R")
 
 Pass = Callable[[Graph], Graph]
 _MOST_BUILTINS = 32  # tried in turn, newest first: to decline takes 0.01 to 0.1 µs, the long way 30
+_UNPICKLED = "__dsl_unpickled__"
 _MISTAKES = (IndexTypeError, NumberError, ShapeError)  # of the plain function as well
 
 # What autodiff left is spelled out first. Folding makes constants of what tracing computed about shapes, by which masks and arrays
@@ -232,7 +233,8 @@ class Compiled(Generic[P, R]):
             narrow = self._compile_after(error, entry, arguments)
             if narrow is None:
                 raise
-        return run(narrow, arguments)
+            first = error
+        return _run_instead(narrow, arguments, entry, first)
 
     def _install(self, direct: Direct, pattern: Pattern | None, graph: Graph) -> None:
         """Let a built-in take calls; one with clocks joins it when a profile first meets it.
@@ -372,9 +374,12 @@ class Compiled(Generic[P, R]):
 
         Such a graph finds out about sizes that do not fit when it runs and has no words for it, and it assumes a little:
         that the taps of a filter are not longer than the signal. The graph for these sizes raises as NumPy does, or runs.
-        None if it must not run, since effects of the call that raised would happen twice.
+        None if it must not run, since effects of the call that raised would happen twice, or if it would raise the same: an
+        error of this kind at this place did before, and has nothing to do with sizes. What the graph did not raise, but a
+        signal's handler or a deadline while it ran, stands too.
         """
-        if entry.pattern is None:
+        mark = _mark_of(error)
+        if entry.pattern is None or mark is None or mark in entry.confirmed:
             return None
         reason = f"these sizes alone, since the graph for many sizes raised {_first_line(error)}"
         try:
@@ -528,11 +533,49 @@ class _Builtins:
 
 
 class BoundCompiled:
-    """A compiled method with its instance."""
+    """A compiled method with its instance, which is what Python's bound methods are to whoever looks at it."""
 
     def __init__(self, compiled: Compiled[Any, Any], instance: Any) -> None:
         vars(self).update(compiled._face)
         self._compiled, self._instance = compiled, instance
+
+    @property
+    def __self__(self) -> Any:
+        return self._instance
+
+    @property
+    def __func__(self) -> Compiled[Any, Any]:
+        return self._compiled
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._fn)
+
+    @property
+    def _fn(self) -> Callable[..., Any]:
+        return types.MethodType(self._compiled._fn, self._instance)
+
+    @property
+    def _static(self) -> tuple[str, ...]:
+        return self._compiled._static
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return self._compiled._options
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BoundCompiled):
+            return NotImplemented
+        return self._compiled is other._compiled and self._instance is other._instance
+
+    def __hash__(self) -> int:
+        return hash((id(self._compiled), id(self._instance)))
+
+    def __reduce__(self) -> Any:
+        return BoundCompiled, (self._compiled, self._instance)
+
+    def __repr__(self) -> str:
+        return f"{self._compiled!r} of {self._instance!r}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(self._instance, *args, **kwargs)
@@ -558,6 +601,25 @@ class BoundCompiled:
         return self._compiled.explain()
 
 
+def _run_instead(narrow: Lowered, arguments: Arguments, wide: Lowered, first: Exception) -> Any:
+    """Run the graph for these sizes alone; what it raises in the words of the one for many sizes is confirmed for that one."""
+    try:
+        return run(narrow, arguments)
+    except Exception as error:
+        if (type(error), str(error)) == (type(first), str(first)):
+            wide.confirmed.add(_mark_of(first))
+        raise
+
+
+def _mark_of(error: Exception) -> Any:
+    """Return the kind of an error that a graph raised and its place in the function; None if no graph did."""
+    if isinstance(error, MemoryError):
+        return MemoryError
+    place = error.location if isinstance(error, DslError) else None
+    notes = tuple(getattr(error, "__notes__", ()))
+    return (type(error), place, notes) if place or notes else None
+
+
 def _repeatable(graph: Graph) -> bool:
     """Tell whether a run that raised has left no effects behind."""
     return touched(graph) <= {"assert"}
@@ -580,7 +642,12 @@ def _named(module: str | None, path: str) -> Any:
 
 
 def _unpickle(fn: Callable[..., Any], options: dict[str, Any]) -> Compiled[Any, Any]:
-    return Compiled(fn, **options)
+    """Return a function compiled; the same object each time, as workers of a pool get it with every task."""
+    made: dict[str, Compiled[Any, Any]] = getattr(fn, "__dict__", {}).setdefault(_UNPICKLED, {})
+    key = repr(sorted(options.items()))
+    if key not in made:
+        made[key] = Compiled(fn, **options)
+    return made[key]
 
 
 @overload
@@ -615,8 +682,8 @@ def jit(fn: Any = None, /, **options: Any) -> Any:
             )
     if fn is None:
         return functools.partial(jit, **options)
-    if isinstance(fn, Compiled):
-        return fn
+    if isinstance(fn, (Compiled, BoundCompiled)):
+        return Compiled(fn._fn, **{**fn._options, **options}) if options else fn
     if not callable(fn) or isinstance(fn, type):
         raise UnsupportedError(f"jit takes a function, got {fn!r}")
     if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn):

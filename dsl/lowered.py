@@ -32,6 +32,7 @@ class Lowered:
     executable: Callable[[list[Any]], list[Any]]
     stages: dict[str, Graph] = field(default_factory=dict)
     pattern: Pattern | None = None  # the sizes that it takes, if more than those of one call
+    confirmed: set[Any] = field(default_factory=set)  # errors that one for fewer sizes raised too
 
     def __repr__(self) -> str:
         types = ", ".join(str(param.type) for param in self.traced.graph.params)

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import functools
 import gc
+import inspect
 import linecache
 import math
 import os
@@ -574,6 +575,99 @@ def test_a_compiled_function_is_pickled_by_its_function() -> None:
     again = pickle.loads(pickle.dumps(f))
     np.testing.assert_array_equal(again(line(), 2), f(line(), 2))
     assert pickle.loads(pickle.dumps(squared))(3.0) == 9.0
+
+
+def check_alike(found: Any, wanted: Any) -> None:
+    assert type(found) is type(wanted)
+    for one, other in zip(
+        *([x] if type(x) is not tuple else x for x in (found, wanted)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def cubed(x):
+    return (x**3).sum()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        dsl.grad,
+        dsl.value_and_grad,
+        dsl.jacfwd,
+        dsl.jacrev,
+        dsl.hessian,
+        dsl.checkpoint,
+        functools.partial(dsl.vmap, in_axes=[0]),
+        lambda fn: dsl.jit(dsl.grad(fn), dynamic=True),
+    ],
+)
+def test_transformed_functions_are_pickled(transform: Any) -> None:
+    f = transform(cubed)
+    again = pickle.loads(pickle.dumps(f))
+    check_alike(again(line()), f(line()))
+    assert pickle.loads(pickle.dumps(f)) is pickle.loads(pickle.dumps(f))
+
+
+def test_transforms_of_transforms_are_compiled_once() -> None:
+    for transform in (
+        dsl.hessian,
+        lambda f: dsl.vmap(dsl.grad(f)),
+        lambda f: dsl.jacfwd(dsl.grad(f)),
+    ):
+        assert transform(cubed) is transform(cubed)
+
+
+def test_a_compiled_method_is_pickled_with_its_object() -> None:
+    model = Model()
+    model.bias = 3.0
+    assert pickle.loads(pickle.dumps(model.__call__))(line()) == model(line())
+
+
+class Fit:
+    scale = 2.0
+
+    @dsl.jit
+    def loss(self, p, q=1.0):
+        return ((self.scale * p - q) ** 2).sum()
+
+    def plain(self, p, q=1.0):
+        return ((self.scale * p - q) ** 2).sum()
+
+    @functools.partial(dsl.jit, static_argnames="kind")
+    def power(self, p, kind):
+        return (p ** len(kind)).sum()
+
+
+def test_a_compiled_method_is_transformed_as_a_plain_one() -> None:
+    fit, x = Fit(), line()
+    for transform in (
+        dsl.grad,
+        dsl.value_and_grad,
+        dsl.hessian,
+        dsl.jacfwd,
+        dsl.checkpoint,
+        dsl.jit,
+    ):
+        check_alike(transform(fit.loss)(x), transform(fit.plain)(x))
+        check_alike(transform(fit.loss)(x, q=3.0), transform(fit.plain)(x, q=3.0))
+    np.testing.assert_array_equal(dsl.grad(fit.power)(x, "ab"), 2 * x)
+
+
+def test_a_compiled_method_looks_like_a_bound_one() -> None:
+    fit = Fit()
+    assert fit.loss == fit.loss
+    assert fit.loss != Fit().loss
+    assert len({fit.loss, fit.loss}) == 1
+    assert fit.loss.__self__ is fit
+    assert fit.loss.__func__ is Fit.loss
+    assert inspect.signature(fit.loss) == inspect.signature(fit.plain)
+
+
+def test_options_of_jit_are_added_to_those_of_a_compiled_function() -> None:
+    f = dsl.jit(dsl.jit(loop, static_argnames="n"), dynamic=True)
+    f(line(), 2)
+    assert "dynamic=True" in f.explain()
 
 
 def test_jit_of_a_compiled_function_is_itself() -> None:

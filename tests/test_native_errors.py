@@ -713,3 +713,36 @@ def test_floats_that_are_no_index(number: float, dtype: Any) -> None:
     )
     with pytest.raises(IndexError), np.errstate(invalid="ignore"):
         dsl.jit(count)(np.array([1.0, number], dtype), np.zeros(10, int))
+
+
+NEGATIVE = {
+    "pad": (lambda n: np.pad(np.ones(3), n), "index can't contain negative values"),
+    "pad one side": (
+        lambda n: np.pad(np.ones((2, 3)), ((1, 1), (n, 9)), mode="edge"),
+        "index can't",
+    ),
+    "repeat": (lambda n: np.repeat(np.ones(3), n), "negative"),
+    "eye": (lambda n: np.eye(4, n), "negative dimensions"),
+    "tri": (lambda n: np.tri(n, 4), "negative dimensions"),
+    "vander": (lambda n: np.vander(np.ones(2), n), "negative dimensions"),
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_sizes_that_the_call_decides_are_not_negative(name: str) -> None:
+    """What was written before the memory of the result ended the process, or another array's contents."""
+    fn, message = NEGATIVE[name]
+    f = dsl.jit(fn)
+    for n in (3, 2, -1, -2, 0, -5, 1):
+        if n < 0:
+            with pytest.raises(ValueError, match=message):
+                f(n)
+        else:
+            np.testing.assert_array_equal(f(n), fn(n))
+
+
+def test_a_reshape_to_no_rows_that_the_call_decides_is_refused() -> None:
+    f = dsl.jit(lambda n: np.arange(12).reshape(n, -1))
+    assert [f(n).shape for n in (3, 4)] == [(3, 4), (4, 3)]
+    with pytest.raises(ValueError, match="cannot reshape array of size 12"):
+        f(0)

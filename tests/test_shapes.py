@@ -6,6 +6,8 @@ import copy
 import functools
 import linecache
 import operator
+import re
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -464,6 +466,73 @@ def test_sizes_are_printed_and_raised_as_numbers(capsys: Any) -> None:
     assert capsys.readouterr().out == "shape (3, 2) 3\n"
     with pytest.raises(ValueError, match=r"too long: \(6, 2\), 6"):
         compiled(numbers(6, 2))
+
+
+def take(x, i):
+    return (2 * x)[i]
+
+
+def positive(x):
+    if x.min() < 2:
+        raise ValueError(f"too small: {x.min()}")
+    return x
+
+
+@pytest.mark.parametrize(("fn", "more"), [(take, (50,)), (positive, ())])
+def test_errors_that_data_causes_compile_once_whatever_the_sizes(fn: Any, more: Any) -> None:
+    f = dsl.jit(fn)
+    for n in range(2, 22):
+        with pytest.raises((IndexError, ValueError)) as expected:
+            fn(numbers(n), *more)
+        with pytest.raises(type(expected.value), match=re.escape(str(expected.value))):
+            f(numbers(n), *more)
+    assert entries(f) == 3  # the first sizes, all sizes, and those of the first error
+
+
+def test_errors_that_sizes_cause_are_told_apart_from_those_of_data() -> None:
+    def f(x, taps, i):
+        return np.convolve(x, taps, "valid")[i]
+
+    compiled = dsl.jit(f)
+    for n, m, i in (
+        (30, 20, 1),
+        (40, 25, 99),
+        (20, 30, 99),
+        (20, 30, 1),
+        (21, 40, 2),
+        (50, 25, 99),
+    ):
+        kinds = []
+        for each in (f, compiled):
+            try:
+                kinds.append(each(numbers(n), numbers(m), i))
+            except IndexError as error:
+                kinds.append(str(error))
+        assert type(kinds[0]) is type(kinds[1])
+        assert kinds[0] == pytest.approx(kinds[1])
+
+
+def test_what_a_signal_raises_in_a_call_is_not_taken_for_an_error_of_its_sizes() -> None:
+    def alarm(signum: int, frame: Any) -> None:
+        raise TimeoutError
+
+    def f(x, n):
+        for _ in range(n):
+            x = np.sin(x) + 1
+        return x
+
+    compiled, before = dsl.jit(f), signal.signal(signal.SIGALRM, alarm)
+    try:
+        compiled(numbers(3), 2)
+        compiled.lower(numbers(4), 2)
+        with dsl.config.override(debug_nans=True):  # not by the built-in
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(TimeoutError):
+                compiled(numbers(1000), 200_000)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert entries(compiled) == 2
 
 
 def test_shape_checks_of_equal_sizes_are_decided_while_tracing() -> None:

@@ -41,7 +41,8 @@ def vmap(fn: Any, in_axes: Axes = 0, out_axes: Axes = 0) -> Compiled[Any, Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         return _batched(fn, args, kwargs, in_axes, out_axes)
 
-    return compiled(fn, ("vmap", _hashable(in_axes), _hashable(out_axes)), run, as_called=True)
+    key = ("vmap", _hashable(in_axes), _hashable(out_axes))
+    return compiled(fn, (vmap, in_axes, out_axes), run, as_called=True, key=key)
 
 
 def _hashable(axes: Axes) -> Any:

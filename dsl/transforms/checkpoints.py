@@ -41,5 +41,9 @@ def checkpoint(fn: Any = None, *, policy: str = "nothing") -> Any:
         inner.put_back(made.outputs)
         return inner.tree(made.outputs)
 
-    found: Compiled[Any, Any] = compiled(fn, ("checkpoint", policy), run)
+    found: Compiled[Any, Any] = compiled(fn, (_with_policy, policy), run)
     return found
+
+
+def _with_policy(fn: Any, policy: str) -> Any:
+    return checkpoint(fn, policy=policy)

@@ -66,7 +66,7 @@ def grad(
         _, aux, found = _differentiate(fn, args, kwargs, argnums, has_aux, holomorphic, sparse)
         return (found, aux) if has_aux else found
 
-    return compiled(fn, ("grad", argnums, has_aux, holomorphic, sparse), run)
+    return compiled(fn, (grad, argnums, has_aux, holomorphic, sparse), run)
 
 
 def value_and_grad(
@@ -86,7 +86,7 @@ def value_and_grad(
         value, aux, found = _differentiate(fn, args, kwargs, argnums, has_aux, holomorphic, sparse)
         return ((value, aux) if has_aux else value), found
 
-    return compiled(fn, ("value_and_grad", argnums, has_aux, holomorphic, sparse), run)
+    return compiled(fn, (value_and_grad, argnums, has_aux, holomorphic, sparse), run)
 
 
 def _differentiate(

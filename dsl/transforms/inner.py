@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dsl.autodiff.region import inline
-from dsl.compile import Compiled
+from dsl.compile import BoundCompiled, Compiled
 from dsl.errors import UnsupportedError
 from dsl.frontend.bounds import settle
 from dsl.frontend.calls import call
@@ -54,7 +54,7 @@ __all__ = [
 
 def unwrapped(fn: Any) -> Any:
     """Return the function inside a compiled one."""
-    return fn._fn if isinstance(fn, Compiled) else fn
+    return fn._fn if isinstance(fn, (Compiled, BoundCompiled)) else fn
 
 
 class Transform:
@@ -62,9 +62,11 @@ class Transform:
 
     dsl_traced = True  # also where compiling is switched off: there is no other way to run it
 
-    def __init__(self, run: Callable[..., Any], fn: Any, as_called: bool = False) -> None:
+    def __init__(
+        self, run: Callable[..., Any], fn: Any, again: tuple[Any, ...], as_called: bool = False
+    ) -> None:
         functools.update_wrapper(self, unwrapped(fn), updated=())
-        self.run = run
+        self.run, self.fn, self.again = run, fn, again
         if as_called or isinstance(fn, np.ufunc):  # defaults that the call leaves out stay out
             self.__signature__ = inspect.signature(lambda *args, **kwargs: None)
 
@@ -75,21 +77,35 @@ class Transform:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
 
+    def __reduce__(self) -> Any:
+        return _made_again, (self.fn, *self.again)
+
+
+def _made_again(fn: Any, make: Callable[..., Any], *options: Any) -> Any:
+    return unwrapped(make(fn, *options))
+
 
 def compiled(
-    fn: Any, key: Any, run: Callable[..., Any], as_called: bool = False
+    fn: Any,
+    again: tuple[Any, ...],
+    run: Callable[..., Any],
+    as_called: bool = False,
+    key: Any = None,
 ) -> Compiled[Any, Any]:
     """Return `run` compiled in place of `fn`; asked again for the same function and key, the same object.
 
-    `run` gets the arguments with defaults filled in or, if it wants them `as_called`, just those given.
+    `again` is what to call on `fn` to have that again, when it was pickled, with what other arguments; it is the key too if
+    it hashes. `run` gets the arguments with defaults filled in or, if it wants them `as_called`, just those given.
     """
     if not callable(fn):
         raise UnsupportedError(f"expected a function, got {fn!r}", location=here())
-    static = fn._static if isinstance(fn, Compiled) else ()
+    static = fn._static if isinstance(fn, (Compiled, BoundCompiled)) else ()
     found: Compiled[Any, Any] = kept(
         fn,
-        (key, static),
-        lambda: Compiled(Transform(run, fn, as_called and not static), static_argnames=static),
+        (key or again, static),
+        lambda: Compiled(
+            Transform(run, fn, again, as_called and not static), static_argnames=static
+        ),
     )
     return found
 
@@ -97,7 +113,7 @@ def compiled(
 def kept(fn: Any, key: Any, make: Callable[[], Any]) -> Any:
     """Return what was made for a function and key before, or make it. Methods are other functions at each look, so not kept."""
     inner = unwrapped(fn)
-    if not isinstance(inner, types.FunctionType):
+    if not isinstance(inner, (types.FunctionType, Transform)):
         return make()
     made = inner.__dict__.setdefault("__dsl_transforms__", {})
     try:

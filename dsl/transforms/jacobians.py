@@ -50,7 +50,7 @@ def jacfwd(
     array([[2., 0.],
            [0., 4.]])
     """
-    return _jacobian(fn, argnums, has_aux, holomorphic, _forward, "jacfwd")
+    return _jacobian(fn, argnums, has_aux, holomorphic, _forward, jacfwd)
 
 
 def jacrev(
@@ -62,7 +62,7 @@ def jacrev(
     array([[2., 0.],
            [0., 4.]])
     """
-    return _jacobian(fn, argnums, has_aux, holomorphic, _reverse, "jacrev")
+    return _jacobian(fn, argnums, has_aux, holomorphic, _reverse, jacrev)
 
 
 def hessian(
@@ -78,7 +78,7 @@ def hessian(
 
 
 def _jacobian(
-    fn: Any, argnums: Argnums, has_aux: bool, holomorphic: bool, mode: Any, name: str
+    fn: Any, argnums: Argnums, has_aux: bool, holomorphic: bool, mode: Any, maker: Any
 ) -> Compiled[Any, Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         check_argnums(fn, args, argnums)
@@ -95,7 +95,7 @@ def _jacobian(
         found = _assembled(inner, outs, chosen, blocks, argnums, has_aux)
         return (found, result[1]) if has_aux else found
 
-    return compiled(fn, (name, argnums, has_aux, holomorphic), run)
+    return compiled(fn, (maker, argnums, has_aux, holomorphic), run)
 
 
 def _outs(inner: Inner, has_aux: bool, takes_complex: bool) -> list[int]:

@@ -30,7 +30,7 @@ from dsl.frontend.traced import (
 )
 from dsl.frontend.ufuncs import _store, broadcast_values, operand
 from dsl.frontend.views import Reshaped, Sliced
-from dsl.ir.dims import Dim, DimLike
+from dsl.ir.dims import Dim, DimLike, lower_bound, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.types import BFLOAT16, BOOL, I64, Shape, size_of
 
@@ -261,6 +261,19 @@ def ask(
     """Make the program raise a built-in error, its message formatted with values, when a condition is false."""
     operands = [cast(read(condition), BOOL), *map(read, values)]
     current_scope().node("assert", operands, {"message": message, "error": error})
+
+
+def not_negative(dim: DimLike, message: str = "negative dimensions are not allowed") -> DimLike:
+    """Return a size; the program makes sure that one which it computes is not negative.
+
+    Symbols of numbers are at least 0 by what they are used for, which nobody has looked at yet; those of arguments at least 2.
+    """
+    if isinstance(dim, int) and dim < 0:
+        raise ShapeError(message, location=here())
+    bound = lower_bound(dim)
+    if bound is None or bound < 0 or any(lower_bound(symbol) == 0 for symbol in symbols_of(dim)):
+        ask(np.greater_equal(lift(number(dim)), 0), message)
+    return dim
 
 
 def agree(one: DimLike, other: DimLike, message: str, error: str = "ValueError") -> None:

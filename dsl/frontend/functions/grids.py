@@ -16,6 +16,7 @@ from dsl.frontend.functions.arguments import (
     convert,
     counter,
     dims_of,
+    not_negative,
     number,
     result_dtype,
     splat,
@@ -59,8 +60,8 @@ def eye(
     like: Any = None,
 ) -> Any:
     """Return ones on a diagonal and zeros elsewhere."""
-    (rows,) = as_shape(N)
-    columns = rows if M is None else as_shape(M)[0]
+    rows = not_negative(as_shape(N)[0])
+    columns = rows if M is None else not_negative(as_shape(M)[0])
     i, j = _grid(rows, columns)
     return (i + k == j).astype(dtype)
 
@@ -74,8 +75,8 @@ def identity(n: Any, dtype: Any = None, *, like: Any = None) -> Any:
 @implements("tri", creates=True)
 def tri(N: Any, M: Any = None, k: Any = 0, dtype: Any = float, *, like: Any = None) -> Any:
     """Return ones on and below a diagonal and zeros above."""
-    (rows,) = as_shape(N)
-    columns = rows if M is None else as_shape(M)[0]
+    rows = not_negative(as_shape(N)[0])
+    columns = rows if M is None else not_negative(as_shape(M)[0])
     i, j = _grid(rows, columns)
     return (i + k >= j).astype(dtype)
 
@@ -141,7 +142,7 @@ def vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
     if x.ndim != 1:
         raise ShapeError("x must be a one-dimensional array or sequence.", location=here())
     (rows,) = dims_of(x)
-    columns = rows if N is None else as_shape(N)[0]
+    columns = rows if N is None else not_negative(as_shape(N)[0])
     dtype = result_dtype(x, np.dtype(np.int64))
     j = along(counter(columns), 1, 2)
     factors = where(j == 0, convert(1, dtype), along(convert(x, dtype), 0, 2))

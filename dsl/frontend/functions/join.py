@@ -24,6 +24,7 @@ from dsl.frontend.functions.arguments import (
     is_symbolic,
     normal_axes,
     normal_axis,
+    not_negative,
     number,
     result_dtype,
     splat,
@@ -333,8 +334,7 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
 
 
 def _repeat_evenly(x: Array, count: DimLike, axis: int) -> Array:
-    if isinstance(count, int) and count < 0:
-        raise ShapeError("negative dimensions are not allowed", location=here())
+    not_negative(count)
     dims = dims_of(x)
     spaced = with_dims(x, (*dims[: axis + 1], 1, *dims[axis + 1 :]))
     wide = (*dims[: axis + 1], count, *dims[axis + 1 :])

@@ -17,6 +17,7 @@ from dsl.frontend.functions.arguments import (
     dims_of,
     gather_axis,
     is_symbolic,
+    not_negative,
     number,
     plain,
     splat,
@@ -97,10 +98,10 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 
 def _pad_widths(pad_width: Any, rank: int) -> list[tuple[DimLike, DimLike]]:
-    widths = [(as_dim(low), as_dim(high)) for low, high in _pairs(pad_width, rank)]
-    if any(isinstance(d, int) and d < 0 for pair in widths for d in pair):
-        raise ShapeError("index can't contain negative values", location=here())
-    return widths
+    def width(given: Any) -> DimLike:
+        return not_negative(as_dim(given), "index can't contain negative values")
+
+    return [(width(low), width(high)) for low, high in _pairs(pad_width, rank)]
 
 
 def _pad_constant(x: Array, widths: list[tuple[DimLike, DimLike]], values: Any) -> Array:
