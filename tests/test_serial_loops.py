@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import numpy as np
@@ -432,3 +433,65 @@ def test_what_becomes_the_best_so_far_is_a_branch_and_not_a_choice(
         compiled = dsl.jit(program)
         assert compiled(x) == program(x)
         assert ('asm sideeffect ""' in compiled.ir(x, stage="llvm")) == rare
+
+
+# --- Loops over bits ------------------------------------------------------------------------------------------------
+
+
+def bits_of_each(x):
+    out = np.zeros(len(x), np.int64)
+    for i in range(len(x)):
+        v, count = x[i], 0
+        while v:
+            v &= v - 1
+            count += 1
+        out[i] = count
+    return out
+
+
+def bits_of_all(x):
+    total = 0
+    for i in range(len(x)):
+        v = x[i]
+        while v != 0:
+            v = v & (v - 1)
+            total += 1
+    return total
+
+
+def digits_of_all(x):
+    total = 0
+    for i in range(len(x)):
+        v = x[i]
+        while v > 0:
+            total += v % 10
+            v //= 10
+    return total
+
+
+def highest_bits(x):
+    out = np.zeros(len(x), np.int64)
+    for i in range(len(x)):
+        v = x[i]
+        while v > 1:
+            v >>= 1
+            out[i] += 1
+    return out
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.uint64])
+@pytest.mark.parametrize("function", [bits_of_each, bits_of_all, digits_of_all, highest_bits])
+def test_loops_over_bits(function: Any, dtype: Any) -> None:
+    rng, limits = np.random.default_rng(3), np.iinfo(dtype)
+    x = rng.integers(limits.min, limits.max, 300, dtype, endpoint=True)
+    x[:3] = 0, limits.max, limits.min
+    compiled = dsl.jit(function)
+    for part in (x, x[:7], x[:0]):
+        np.testing.assert_array_equal(compiled(part), function(part))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names an instruction of x86")
+@pytest.mark.parametrize("function", [bits_of_each, bits_of_all])
+def test_bits_are_counted_by_an_instruction(function: Any) -> None:
+    assert "popcnt" in dsl.jit(function).ir(np.arange(1000), stage="asm")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dsl.codegen.control.brief import counts_bits
 from dsl.codegen.control.invariants import MOST_STEP, Invariants
 from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
 from dsl.codegen.control.records import rare_side
@@ -209,6 +210,8 @@ class Loop:
         elements of arrays are read or written, that is so of long loops at the top alone: others gain by what is moved out of them.
         Beside kernels and loops that are written by vectors, which say for themselves what they need, nothing else counts.
         """
+        if counts_bits(self.node):
+            return False
         inside = [n for graph in self.node.regions for n in graph.walk()]
         loops = any(n.op.name in ("while", "scan") for n in self.body.nodes)
         if any(is_array(v) for v in (*self.node.inputs, *(o for n in inside for o in n.outputs))):

@@ -10,10 +10,10 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from dsl.codegen.control.apart import Trip, trips_apart
-from dsl.codegen.control.brief import MOST, is_brief
+from dsl.codegen.control.brief import MOST, goes_through_bits, is_brief
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.control.endings import endings
-from dsl.codegen.control.weights import weight
+from dsl.codegen.control.weights import is_loop, weight
 from dsl.codegen.frame import STATUS
 from dsl.codegen.kernels.vectors import Recorded, WideLoops, read_loop
 from dsl.codegen.llvm import Operand, Value, read
@@ -71,7 +71,7 @@ def emit_while(region: Region, node: ir.Node) -> None:
     fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
     fn.branch(head)
     fn.continue_in(after)
-    if brief and not _has_loops(body):
+    if brief and not _has_loops(body) and not goes_through_bits(node):
         _spend(region, MOST)
     if clock is not None and not _has_loops(body):
         _spend(region, fn.distance(read(clock.variables), _single(region, clock.initial)))
@@ -179,7 +179,7 @@ def _single(region: Region, value: ir.Value) -> Value:
 
 
 def _has_loops(body: ir.Graph) -> bool:
-    return any(node.op.name in ("while", "scan") for node in body.walk())
+    return any(is_loop(node) for node in body.walk())
 
 
 def _spend(region: Region, trips: Operand) -> None:

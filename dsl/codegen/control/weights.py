@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dsl.codegen.control.brief import goes_through_bits
 from dsl.ir import graph as ir
 from dsl.ir.facts import is_array
 from dsl.ir.registry import Trait
 from dsl.ir.types import size_of
 
-__all__ = ["weight"]
+__all__ = ["is_loop", "weight"]
 
 _SMALL = 64  # elements of an array that take no longer than looking at the clock
 _UPDATES = frozenset(("update_slice", "update_dynamic_slice"))
@@ -16,7 +17,7 @@ _LIGHT = frozenset(("const", "gather", "scatter", "dim_size"))
 
 def weight(node: ir.Node) -> int:
     """0 for scalar code, branches and views, 1 for loops and small arrays, 2 for what goes through others."""
-    if node.op.name in ("while", "scan"):
+    if is_loop(node):
         return 1
     if node.regions or node.op.name in _LIGHT or node.op.has(Trait.VIEW):
         return 0
@@ -25,6 +26,11 @@ def weight(node: ir.Node) -> int:
     if all(size_of(v.shape) == 1 for v in arrays):
         return 0
     return 1 if all(map(_is_small, arrays)) else 2
+
+
+def is_loop(node: ir.Node) -> bool:
+    """Tell whether a node is a loop that may make many trips."""
+    return node.op.name in ("while", "scan") and not goes_through_bits(node)
 
 
 def _is_small(value: ir.Value) -> bool:
