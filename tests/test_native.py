@@ -1361,7 +1361,7 @@ def digits_of(x):
 
 @pytest.mark.parametrize(
     ("function", "low", "polls"),
-    [(bits_of, -3, 1), (ones_of, -3, 1), (greatest_divisors, -3, 1), (digits_of, 0, 2)],
+    [(bits_of, -3, 0), (ones_of, -3, 0), (greatest_divisors, -3, 1), (digits_of, 0, 2)],
 )
 def test_loops_that_take_bits_from_a_number_do_not_look_for_interrupts_in_a_loop_that_does(
     function: Any, low: int, polls: int

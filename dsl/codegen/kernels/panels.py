@@ -34,7 +34,6 @@ from dsl.ir.types import size_of
 __all__ = ["Panels"]
 
 _TILE = 512  # columns of a panel: narrow ones touch a page for a few cache lines
-_PANEL = 1 << 23  # bytes of a panel that is swept several times: a share of the last cache
 _COPY = 1 << 21  # bytes of one that is copied by the first sweep
 _NEAR, _HELD = 1 << 20, 1 << 26  # bytes of arrays that a near cache and the last one hold
 _FAR = (
@@ -125,13 +124,16 @@ class Panels(Rows):
         self.end_if_short()
 
     def tile(self) -> int:
-        """Return how many columns a panel has: few enough that what is swept again is still in the cache."""
-        if sum(not stage.per_row for stage in self.kernel.stages) == 1:
+        """Return how many columns a panel has: few enough that a copy of it is near when it is swept again, if that can be.
+
+        Narrow panels of long columns touch a page for each few lines, which costs more than what the caches no longer hold.
+        """
+        sweeps = sum(not stage.per_row for stage in self.kernel.stages)
+        if sweeps == 1 or not self.read_again():
             return _TILE
         widest = max(root.value.dtype.itemsize for root in self.kernel.roots)
         column = self.elements_of([sorted(self.inner)]) * widest
-        panel = _COPY if self.read_again() else _PANEL
-        return max(_TILE // 4, min(_TILE, int(panel / max(column, 1)) // 64 * 64))
+        return max(_TILE // 2, min(_TILE, int(_COPY / max(column, 1)) // 64 * 64))
 
     def read_again(self) -> dict[Expression, list[int]]:
         """Return the loads of operands' elements, each at its own point, that the first of several sweeps copies, and these sweeps.
