@@ -163,13 +163,14 @@ class Compiled(Generic[P, R]):
         dynamic: bool | None = None,
         **options: Any,
     ) -> None:
-        names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        names = _names(static_argnames)
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._name = getattr(fn, "__name__", "main")
         self._static = names
         self._options = {"static_argnames": names, "dynamic": dynamic, **options}
         self._signature = Signature(fn, names)
+        self._signature.require("donate", _names(options.get("donate", ())))
         self._entries: dict[Any, list[Lowered]] = {}  # for the sizes of one call
         self._families: dict[Any, Family[Lowered]] = {}  # for more
         self._last_key: Any = None
@@ -601,6 +602,10 @@ class BoundCompiled:
         return self._compiled.explain()
 
 
+def _names(given: Iterable[str] | str) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 def _run_instead(narrow: Lowered, arguments: Arguments, wide: Lowered, first: Exception) -> Any:
     """Run the graph for these sizes alone; what it raises in the words of the one for many sizes is confirmed for that one."""
     try:
@@ -661,7 +666,8 @@ def jit(fn: Any = None, /, **options: Any) -> Any:
     """Compile a NumPy function: trace it on its first call for each kind of arguments, then run the dataflow graph.
 
     The first call is compiled for its sizes, a call with other sizes for all sizes of the dims that differ. With
-    `dynamic=True` sizes are symbolic from the first call on; with `dynamic=False` each shape is compiled for itself.
+    `dynamic=True` sizes are symbolic from the first call on; with `dynamic=False` each shape is compiled for itself. `donate`
+    names arguments that the caller reads no more: their memory may be taken for results, of which no use is made yet.
 
     >>> import numpy as np
     >>> @jit

@@ -1078,3 +1078,10 @@ def test_the_same_array_twice_has_a_program_of_its_own() -> None:
         same, other = np.arange(3.0), np.arange(3.0)
         assert write(same, same) == 8.0
         assert write(np.arange(3.0), other) == 3.0
+
+
+def test_donated_arguments_are_parameters() -> None:
+    f = dsl.jit(lambda x, y: x + y, donate="x")
+    np.testing.assert_array_equal(f(np.ones(3), np.ones(3)), np.full(3, 2.0))
+    with pytest.raises(dsl.DslError, match="donate names z, but `<lambda>` takes x, y"):
+        dsl.jit(lambda x, y: x + y, donate=("x", "z"))

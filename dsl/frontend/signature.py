@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,14 +119,18 @@ class Signature:
     """How a function's arguments are bound, and which of them are static."""
 
     def __init__(self, fn: Callable[..., Any], static: tuple[str, ...]) -> None:
-        self.signature = signature_of(fn)
-        unknown = [name for name in static if name not in self.signature.parameters]
+        self.name, self.signature = getattr(fn, "__name__", "main"), signature_of(fn)
+        self.require("static_argnames", static)
+        self.static = set(static)
+
+    def require(self, option: str, names: Iterable[str]) -> None:
+        """Refuse names of an option that are no parameters."""
+        unknown = [name for name in names if name not in self.signature.parameters]
         if unknown:
             raise StaticArgumentError(
-                f"static_argnames names {', '.join(unknown)}, but `{fn.__name__}` takes {', '.join(self.signature.parameters)}",
+                f"{option} names {', '.join(unknown)}, but `{self.name}` takes {', '.join(self.signature.parameters)}",
                 remedy="name parameters of the function",
             )
-        self.static = set(static)
 
     def take_apart(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs | None = None
