@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsl.codegen.control.brief import counts_bits
 from dsl.codegen.control.invariants import MOST_STEP, Invariants
 from dsl.codegen.control.passing import Memory, home_of, is_integer, lend, settled
-from dsl.codegen.control.records import rare_side
+from dsl.codegen.control.records import is_kept, rare_side
 from dsl.codegen.control.weights import weight
 from dsl.codegen.llvm import Operand, Value, Variable, read
 from dsl.codegen.memory import Placed, Slot, nbytes, note_exchange
@@ -459,7 +459,7 @@ def _is_chosen(item: Carried) -> bool:
     node, own = item.result.node, item.param
     if node.op.name != "cond" or any(depends(v, own) for v in node.inputs[1:] if v is not own):
         return False
-    changes = [side for side in node.regions if not _is_kept(node, side, item)]
+    changes = [side for side in node.regions if not is_kept(node, side, item)]
     if len(changes) != 1:
         return False
     if depends(node.inputs[0], own):
@@ -480,9 +480,3 @@ def _is_sum_of(value: ir.Value, params: list[ir.Value]) -> bool:
     others = [v for v in value.node.inputs if v not in params]
     free = not any(depends(v, param) for v in others for param in params)
     return value.node.op.name in _SUMS and len(others) == 1 and free
-
-
-def _is_kept(node: ir.Node, side: ir.Graph, item: Carried) -> bool:
-    """Tell whether one side of a branch leaves a number as it is."""
-    result = side.results[item.result.index]
-    return result in side.params and node.inputs[1 + side.params.index(result)] is item.param

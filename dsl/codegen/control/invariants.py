@@ -107,9 +107,7 @@ class Invariants:
                 if is_integer(operand):
                     inside.forms[param] = self.ranges.form(operand)
         if self.skip:
-            trips = self.ranges.form(self.node.inputs[0])
-            high = [trips + -1] if self.ranges.is_exact(trips) else []
-            inside.forms[self.node.regions[0].params[0]] = inside.new([Linear()], high, small=True)
+            inside.count(self.node.regions[0].params[0], self.node.inputs[0], self.ranges)
         else:
             inside.assume_condition(self.node.regions[0].results[0])
         return inside

@@ -19,7 +19,7 @@ from dsl.ir.registry import Trait
 if TYPE_CHECKING:
     from dsl.codegen.control.carried import Carried, Loop
 
-__all__ = ["rare_side"]
+__all__ = ["is_kept", "rare_side"]
 
 _FEW = 64  # trips in which a new best is no rare thing
 _ORDERS = frozenset(("less", "less_equal", "greater", "greater_equal"))
@@ -37,7 +37,7 @@ def rare_side(loop: Loop | None, node: ir.Node) -> int | None:
         return None
     items = [item for item in loop.carried if item.result.node is node]
     for rare, kept in ((0, 1), (1, 0)):
-        if all(_is_kept(node, node.regions[kept], item) for item in items):
+        if all(is_kept(node, node.regions[kept], item) for item in items):
             records = [item for item in items if _is_record(node, node.regions[rare], item)]
             return rare if records and not _is_extremum(items, node) else None
     return None
@@ -56,7 +56,8 @@ def _is_extremum(items: list[Carried], node: ir.Node) -> bool:
     return len(items) == 1 and test.op.name in _ORDERS and items[0].param in test.inputs
 
 
-def _is_kept(node: ir.Node, side: ir.Graph, item: Carried) -> bool:
+def is_kept(node: ir.Node, side: ir.Graph, item: Carried) -> bool:
+    """Tell whether one side of a branch leaves a number as it is."""
     result = side.results[item.result.index]
     return result in side.params and node.inputs[1 + side.params.index(result)] is item.param
 
