@@ -23,7 +23,7 @@ from dsl.ir.facts import is_array
 from dsl.ir.registry import Trait
 from dsl.ir.types import I64
 
-__all__ = ["Trip", "is_simple", "place_of", "trips_apart"]
+__all__ = ["Trip", "is_simple", "trips_apart"]
 
 _SIMPLE = frozenset(("const", "dim_size", "gather", "reshape"))
 
@@ -77,14 +77,14 @@ def _meetings(
         return None
     if node.attrs["mode"] != "update" or home_of(body, result) != body.params.index(param):
         return None
-    write = place_of(ranges, node, number)
+    write = _place_of(ranges, node, number)
     if write is None or not any(_moves(index, number) for index in write.values()):
         return None
     found = {}
     for user in body.nodes:
         if user is node or (param not in user.inputs and result not in user.inputs):
             continue
-        read = place_of(ranges, user, number) if user.inputs[0] is param else None
+        read = _place_of(ranges, user, number) if user.inputs[0] is param else None
         if read is None:
             return None
         if not _beside(ranges, number, write, read):
@@ -95,7 +95,7 @@ def _meetings(
     return found
 
 
-def place_of(ranges: Ranges, node: ir.Node, number: Atom) -> Place | None:
+def _place_of(ranges: Ranges, node: ir.Node, number: Atom) -> Place | None:
     """Return where a node reads or writes one element, by axis, made of the trip's number and of what stays in all trips."""
     if node.op.name == "slice":
         starts = enumerate(node.attrs["start"])
