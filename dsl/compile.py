@@ -91,7 +91,10 @@ def optimize(graph: Graph, times: dict[str, float] | None = None) -> Graph:
 def _optimize(graph: Graph, times: dict[str, float] | None) -> Graph:
     if config.verify == "each":
         _check(graph, "traced")
+    settled: dict[Pass, Graph] = {}  # what each pass made: it would give the same again
     for number, step in enumerate(PASSES):
+        if settled.get(step) is graph:
+            continue
         start = time.perf_counter()
         with events.span("pass", step.__name__, data={"function": graph.name}):
             improved = step(graph)
@@ -111,7 +114,7 @@ def _optimize(graph: Graph, times: dict[str, float] | None) -> Graph:
             _dump(improved, f"{number + 1:02d}_{step.__name__}")
             if config.verify == "each":
                 _check(improved, step.__name__)
-        graph = improved
+        graph = settled[step] = improved
     _check(graph, "optimized")
     return graph
 

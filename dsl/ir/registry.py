@@ -46,7 +46,9 @@ __all__ = [
 def placement_of(node: Any) -> dict[str, Any]:
     """Return what a node says about where it runs."""
     attrs = node.attrs
-    return {key: attrs[key] for key in PLACEMENT if key in attrs} if attrs else {}
+    if not attrs or (PLACEMENT[0] not in attrs and PLACEMENT[1] not in attrs):
+        return {}
+    return {key: attrs[key] for key in PLACEMENT if key in attrs}
 
 
 PLACEMENT = ("colocate", "device")

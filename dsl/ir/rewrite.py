@@ -84,14 +84,13 @@ class Rewriter(Builder):
         outputs = None if node in self._pinned and not node.regions else self._rewrite(self, moved)
         if self.placement and outputs is not None and not self._stays(outputs):
             outputs = None
+        after: tuple[Node, ...] = (moved,) if outputs is None else _makers(outputs, moved)
         if outputs is None:
-            self.adopt(moved)
-        after = (moved,) if outputs is None else _makers(outputs, moved)
+            outputs = self.adopt(moved).outputs
         self._after[node] = self._stand_ins.pop(moved, after)
-        for old, new in zip(
-            node.outputs, moved.outputs if outputs is None else outputs, strict=True
-        ):
-            self._replace(old, new)
+        if outputs is not node.outputs:
+            for old, new in zip(node.outputs, outputs, strict=True):
+                self._replace(old, new)
 
     def _stays(self, outputs: Sequence[Value | None]) -> bool:
         """Tell whether what replaces a node with a place is in that place."""
@@ -112,9 +111,11 @@ class Rewriter(Builder):
 
     def _moved(self, node: Node) -> Node:
         """Return the node with what it refers to replaced; the same node if that changes nothing."""
+        regions = node.regions
+        if not self._values and not regions and not node.controls:
+            return node
         inputs = tuple([self._values.get(value, value) for value in node.inputs])
         controls = self._moved_nodes(node.controls)
-        regions = node.regions
         if regions and self.nested:
             regions = tuple([self._inside(region, node, inputs) for region in regions])
         same = regions is node.regions or _all_same(regions, node.regions)
