@@ -1206,6 +1206,16 @@ def test_functions_of_the_interactive_prompt() -> None:
     assert "\n42" in shown
 
 
+def test_functions_of_a_program_that_is_read_from_standard_input(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import dsl\n@dsl.jit\ndef f(n):\n    while n > 9:\n        n = n // 10\n    return n\nprint(f(7421))\n"
+    )
+    with program.open() as source:
+        ran = subprocess.run([sys.executable], stdin=source, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("7\n", "")
+
+
 def talk(command: list[str], lines: str) -> str:
     """Type lines at a program that thinks it has a terminal; return what it wrote."""
     child, terminal = pty.fork()

@@ -1,20 +1,23 @@
 """Find the source of a function as a syntax tree, and be sure that it is the right one.
 
-Sources come from files, notebooks (through `linecache`), `python -c` (through `sys.orig_argv`) and the interactive
-prompt (through readline's history). Whatever the way, the text is compiled again and must give the same bytecode as the
-function has; so a file that was edited after it was imported is refused, not converted wrongly.
+Sources come from files, notebooks (through `linecache`), `python -c` (through `sys.orig_argv`), `python < file` (which is read
+again) and the interactive prompt (through readline's history). Whatever the way, the text is compiled again and must give the
+same bytecode as the function has; so a file that was edited after it was imported is refused, not converted wrongly.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
+import contextlib
 import copy
 import functools
 import inspect
 import itertools
 import linecache
 import operator
+import os
+import stat
 import sys
 import textwrap
 import types
@@ -57,7 +60,15 @@ def _candidates(code: types.CodeType) -> Iterator[list[str]]:
     if code.co_filename == "<string>" and "-c" in argv:
         yield argv[argv.index("-c") + 1].splitlines(keepends=True)
     if code.co_filename == "<stdin>":
+        yield from _redirected()
         yield from _typed_lines(code)
+
+
+def _redirected() -> Iterator[list[str]]:
+    """Yield the program that came through standard input, if that is a file: what a pipe held is gone."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if stat.S_ISREG(os.fstat(0).st_mode):
+            yield os.pread(0, os.fstat(0).st_size, 0).decode().splitlines(keepends=True)
 
 
 def _typed_lines(code: types.CodeType) -> Iterator[list[str]]:
