@@ -131,7 +131,28 @@ def swapped(a):
     return a
 
 
+def elements_of_rows(a):
+    """Elements are picked from rows, columns and parts of them, one subscript after the other."""
+    a = a.copy()
+    for i in range(1, len(a)):
+        row = a[i]
+        for j in range(1, len(a[0])):
+            a[i][j] += np.sin(row[j - 1] * a[i - 1, :][j]) + a[i - 1][::-1][1:][j - 1] - a.T[j][-i]
+            a[:, j][i] *= np.cos(a[:, 0][i] * row[1:][-1])
+    return a
+
+
+def elements_of_blocks(a):
+    a = a.copy()
+    for i in range(len(a)):
+        for j in range(a.shape[1]):
+            for k in range(a.shape[2]):
+                a[i][j][k] += a[:, :, k][i][j - 1] + a[i, :, k][j] * a.transpose(2, 0, 1)[k][i][j]
+    return a
+
+
 PROGRAMS = [
+    (elements_of_rows, (9, 12)), (elements_of_blocks, (9, 5, 6)),
     (waves, (9, 12)), (eliminate, (12, 12)), (ends_of_rows, (9, 12)), (columns, (9, 12)), (inner_squares, (9, 5, 6)),
     (lines, (5, 6, 7)), (views_of_views, (9, 12)), (turned, (9, 12)), (from_the_end, (9, 12)), (reversed_rows, (9, 12)),
     (trailing_blocks, (9, 9)), (new_axes, (9, 12)), (places_in_rows, (9, 12)), (swapped, (9, 12)),
@@ -148,7 +169,7 @@ def test_parts_are_read_and_written_as_in_numpy(
         check_as_plain(function, numbers(*shape))
 
 
-@pytest.mark.parametrize(("function", "shape"), [PROGRAMS[k] for k in (0, 3, 6, 7)])
+@pytest.mark.parametrize(("function", "shape"), [PROGRAMS[k] for k in (0, 2, 5, 8, 9)])
 def test_parts_on_the_emulated_device(function: Program, shape: tuple[int, ...]) -> None:
     with config.override(device="cuda-emulator:0"):
         np.testing.assert_allclose(dsl.jit(function)(numbers(*shape)), function(numbers(*shape)))
@@ -198,6 +219,28 @@ def test_a_place_outside_is_an_error_of_its_axis(place: int) -> None:
     for function in (read, write):
         with pytest.raises(IndexError, match=f"index {place} is out of bounds for axis 1 with size 4"):  # fmt: skip
             dsl.jit(function)(a, place)
+
+
+@pytest.mark.parametrize("backend", ["native", "interpreter"])
+@pytest.mark.parametrize(("i", "j"), [(7, 0), (1, 9), (-1, -5)])
+def test_a_place_outside_of_a_row_is_an_error_of_the_rows_axis(
+    i: int, j: int, backend: str
+) -> None:
+    def read(a, i, j):
+        return a[i][j]
+
+    def turned(a, i, j):
+        return a.T[j][i] + a.T[j, i]
+
+    def write(a, i, j):
+        a[i][j] = 0.0
+
+    for function in (read, turned, write):
+        with pytest.raises(IndexError) as plain:
+            function(numbers(3, 4), i, j)
+        with config.override(backend=backend), pytest.raises(IndexError) as mine:
+            dsl.jit(function)(numbers(3, 4), i, j)
+        assert str(mine.value).startswith(str(plain.value))
 
 
 def test_a_permuted_write_of_an_array_computed_from_itself() -> None:

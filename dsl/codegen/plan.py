@@ -221,7 +221,7 @@ class _Planner:
             is_index = value in reader.inputs[2:] and bool(value.shape)
             return replaced or (is_index and not self.is_line(reader, value))
         if kind == "scalar":
-            return not self.is_view(value)
+            return not self.is_part(value)
         if reader.op.name == "gather":
             return reader.inputs[0] is value and not self.is_window(value)
         return False
@@ -246,6 +246,15 @@ class _Planner:
         """Tell whether a value only rearranges a materialised one."""
         while value not in self.materialised:
             if value.node.op.name not in _VIEWS or self.kinds.get(value.node) != "lazy":
+                return False
+            value = value.node.inputs[0]
+        return True
+
+    def is_part(self, value: Value) -> bool:
+        """Tell whether a value only rearranges rows or other parts of a materialised one, at places that are numbers."""
+        while not self.is_view(value):
+            lazy = self.kinds.get(value.node) == "lazy" and value not in self.materialised
+            if not lazy or not (value.node.op.name in _VIEWS or _is_pick(value.node)):
                 return False
             value = value.node.inputs[0]
         return True

@@ -97,12 +97,13 @@ def _sizes(view: View) -> list[tuple[str, Shape]]:
 def chained(views: Sequence[View], further: Sequence[View]) -> tuple[View, ...]:
     """Return views followed by further ones, with transpositions after the choice of a part.
 
-    A part of `x.T` is the transposed part of x: to read and write it, nobody has to transpose all of x.
+    A part of `x.T` is the transposed part of x: to read and write it, nobody has to transpose all of x. `x[i][j]` is `x[i, j]`: nobody
+    has to take the row.
     """
     found = list(views)
     for view in further:
         last = found[-1] if found else None
-        swapped = last.after(view) if isinstance(last, Transposed) else None
+        swapped = last.after(view) if isinstance(last, (Transposed, Picked)) else None
         found[len(found) - (swapped is not None) :] = [view] if swapped is None else swapped
     return tuple(found)
 
@@ -196,9 +197,11 @@ class Transposed:
             return [dataclasses.replace(view, axis=self.axes[view.axis]), self]
         if not isinstance(view, Picked):
             return None
-        picks = {self.axes[k]: index for k, index in zip(view.axes, view.indices, strict=True)}
+        names = view.named or view.axes
+        picks = {self.axes[k]: each for k, *each in zip(view.axes, view.indices, names)}
         axes = tuple(sorted(picks))
-        return [Picked(axes, tuple(picks[k] for k in axes)), *self._without(view.axes)]
+        indices, named = zip(*(picks[k] for k in axes), strict=True)
+        return [Picked(axes, indices, named if named != axes else ()), *self._without(view.axes)]
 
     def _back(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return what there is one of for each axis in the order of the base's axes."""
@@ -268,17 +271,39 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Picked:
-    """The base at traced integer positions of some axes."""
+    """The base at traced integer positions of some axes; errors name axes of a part of a part as that part has them."""
 
     axes: tuple[int, ...]
     indices: tuple[Owned, ...]
+    named: tuple[int, ...] = ()
 
     def get(self, b: Scope, base: Value) -> Value:
-        return b.emit("gather", base, *(b.local(*i) for i in self.indices), axes=self.axes)
+        return b.emit("gather", base, *(b.local(*i) for i in self.indices), **self._attrs)
 
     def put(self, b: Scope, base: Value, value: Value) -> Value:
         indices = [b.local(*i) for i in self.indices]
-        return b.emit("scatter", base, value, *indices, axes=self.axes, mode="update")
+        return b.emit("scatter", base, value, *indices, mode="update", **self._attrs)
+
+    @property
+    def _attrs(self) -> dict[str, Any]:
+        return {"axes": self.axes} | ({"named": self.named} if self.named else {})
+
+    def after(self, view: View) -> list[View] | None:
+        """Return the view that shows what `view` shows of this one, if it picks too."""
+        if not isinstance(view, Picked):
+            return None
+        picks = {k: (i, n) for k, i, n in zip(self.axes, self.indices, self.named or self.axes)}
+        for k, index, name in zip(view.axes, view.indices, view.named or view.axes, strict=True):
+            picks[self._below(k)] = index, name
+        axes = tuple(sorted(picks))
+        indices, named = zip(*(picks[k] for k in axes), strict=True)
+        return [Picked(axes, indices, named if named != axes else ())]
+
+    def _below(self, axis: int) -> int:
+        """Return which axis of the base an axis of this view is."""
+        for picked in self.axes:
+            axis += picked <= axis
+        return axis
 
     @property
     def places(self) -> list[int] | None:

@@ -25,6 +25,7 @@ __all__ = [
     "is_flat",
     "is_total",
     "may_raise",
+    "named_axis",
     "splat_of",
 ]
 
@@ -50,6 +51,12 @@ def depends(value: Value, source: Value) -> bool:
             seen.add(current.node)
             pending += current.node.inputs
     return False
+
+
+def named_axis(node: Node, axis: int) -> int:
+    """Return how an error of an index names an axis: as the part has it that was indexed, where that was a part of an array."""
+    named = node.attrs.get("named")
+    return int(named[node.attrs["axes"].index(axis)]) if named else axis
 
 
 def has_effect(node: Node) -> bool:

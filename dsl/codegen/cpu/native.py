@@ -22,6 +22,7 @@ from dsl.config import config
 from dsl.errors import InternalError
 from dsl.ir.communicator import place_for
 from dsl.ir.dims import Dim
+from dsl.ir.facts import named_axis
 from dsl.ir.graph import Graph, Node
 from dsl.ir.interpret import apply_node, node_sizes
 from dsl.ir.registry import PLACEMENT, Trait
@@ -260,8 +261,9 @@ _EMPTY = {"max": "maximum", "min": "minimum"}
 def _error(site: ErrorSite, payload: Sequence[int]) -> Exception:
     kind, _, message = site.kind.partition(":")
     if kind == "index":
+        axis = site.axis if site.node is None else named_axis(site.node, site.axis)
         return IndexError(
-            f"index {payload[0]} is out of bounds for axis {site.axis} with size {payload[1]}"
+            f"index {payload[0]} is out of bounds for axis {axis} with size {payload[1]}"
         )
     if kind == "negative_power":
         return ValueError("Integers to negative integer powers are not allowed.")

@@ -47,7 +47,10 @@ PURE, CHECKED, INDEXED, DYNAMIC = Trait.PURE, Trait.CHECKED, Trait.INDEXED, Trai
 # -- gather and scatter -------------------------------------------------------------------------------------------
 
 
-def _indexed_shape(name: str, x: TensorType, indices: Inputs, axes: tuple[int, ...]) -> Shape:
+def _indexed_shape(name: str, x: TensorType, indices: Inputs, attrs: Attrs) -> Shape:
+    axes: tuple[int, ...] = attrs["axes"]
+    if len(attrs.get("named") or axes) != len(axes):
+        raise InternalError(f"{name}: axes {axes} are named {attrs['named']}")
     if len(indices) != len(axes):
         raise TypeRuleError(
             f"{name}: expected {len(axes)} index arrays, one per axis, got {len(indices)}"
@@ -61,7 +64,7 @@ def _indexed_shape(name: str, x: TensorType, indices: Inputs, axes: tuple[int, .
 
 def _gather_type(inputs: Inputs, attrs: Attrs) -> TensorType:
     (x,) = operands("gather", inputs[:1], x=ANY)
-    return x.with_shape(_indexed_shape("gather", x, inputs[1:], attrs["axes"]))
+    return x.with_shape(_indexed_shape("gather", x, inputs[1:], attrs))
 
 
 def _scatter_type(inputs: Inputs, attrs: Attrs) -> TensorType:
@@ -69,20 +72,20 @@ def _scatter_type(inputs: Inputs, attrs: Attrs) -> TensorType:
     require_same_dtype("scatter", x=x, v=v)
     if attrs["mode"] not in _MODES:
         refuse("scatter", "mode", f"one of {', '.join(_MODES)}", repr(attrs["mode"]))
-    expected = _indexed_shape("scatter", x, inputs[2:], attrs["axes"])
+    expected = _indexed_shape("scatter", x, inputs[2:], attrs)
     require_same_shape("scatter", "v", expected, v.shape)
     return x
 
 
 def _checked_indices(
-    x: np.ndarray, indices: tuple[np.ndarray, ...], axes: tuple[int, ...]
+    x: np.ndarray, indices: tuple[np.ndarray, ...], axes: tuple[int, ...], named: tuple[int, ...]
 ) -> tuple[np.ndarray, ...]:
     """Return the indices as int64, broadcast together and laid out in C order; raise if one is out of range."""
     signed = [index.astype(np.int64) for index in indices]
     together = np.broadcast_arrays(*signed)
-    for index, axis in zip(signed, axes):
+    for index, axis, name in zip(signed, axes, named or axes):
         if index.ndim == 0 or together[0].size:
-            _check_range(index, axis, x.shape[axis])
+            _check_range(index, name, x.shape[axis])
     return tuple(index.copy(order="C") for index in together)
 
 
@@ -97,10 +100,13 @@ def _leading(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return np.moveaxis(x, axes, range(len(axes)))
 
 
-def _gather(x: np.ndarray, *indices: np.ndarray, axes: tuple[int, ...]) -> Any:
+def _gather(
+    x: np.ndarray, *indices: np.ndarray, axes: tuple[int, ...], named: tuple[int, ...] = ()
+) -> Any:
+    """`named` are the axes as errors name them: those of parts, where a part of a part is meant."""
     if not indices:
         return x
-    found = _checked_indices(x, indices, axes)
+    found = _checked_indices(x, indices, axes, named)
     if not found[0].size:  # what the others hold does not matter any more
         rest = np.delete(x.shape, axes).tolist()
         return np.empty((*found[0].shape, *rest), x.dtype)
@@ -121,10 +127,11 @@ _MODES: dict[str, Callable[[np.ndarray, tuple[np.ndarray, ...], np.ndarray], Non
 
 
 def _scatter(
-    x: np.ndarray, v: np.ndarray, *indices: np.ndarray, axes: tuple[int, ...], mode: str
-) -> np.ndarray:
+    x: np.ndarray, v: np.ndarray, *indices: np.ndarray, axes: tuple[int, ...], mode: str,
+    named: tuple[int, ...] = (),
+) -> np.ndarray:  # fmt: skip
     out = np.array(x, order="C", copy=True)
-    found = _checked_indices(x, indices, axes)
+    found = _checked_indices(x, indices, axes, named)
     if v.size:
         target = _leading(out, axes) if axes else out[np.newaxis]
         key = found if axes else (np.zeros((), np.int64),)
