@@ -18,6 +18,7 @@ import test_numpy_functions as tables
 import test_programs as programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plainly import check_as_plain
 
 import dsl
 from dsl.config import config
@@ -833,3 +834,42 @@ def test_numbers_in_containers_and_sums_of_numbers() -> None:
         one, two = f(np.ones(3), options, a, b)
         np.testing.assert_array_equal(one, np.full(options["size"], 3.0) * options["scale"])
         np.testing.assert_array_equal(two, np.zeros(a + b))
+
+
+def sift(x, y):
+    """Two arrays that shrink together; a branch leaves both or neither as they are."""
+    while len(x) > 2:
+        keep = x * y > (x + y).mean() / 3
+        if keep.sum() > 2:
+            x, y = x[keep] / 2, y[keep] + 1
+        else:
+            x, y = x[1:], y[1:]
+    return x + y
+
+
+def test_sizes_that_are_equal_throughout_a_loop_are_one() -> None:
+    x, y = np.random.default_rng(1).uniform(1, 2, (2, 50))
+    check_as_plain(sift, x, y)
+    text = dsl.jit(sift).ir(x, y)
+    assert "broadcast_dim" not in text
+    assert "assert" not in text
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_sizes_that_come_apart_in_a_later_trip_are_two(lag: int) -> None:
+    def apart(x, y, lag):
+        total, i = 0.0, 0
+        while len(x) > 2:
+            z = y[y > 0]
+            x, y = x[x > 0][1:], z[1:] if i < 2 else z[1 + lag :]
+            total = total + x.sum() * y.sum()
+            i += 1
+        return total, x + y
+
+    x, y = np.random.default_rng(1).uniform(1, 2, (2, 9))
+    if lag == 0:
+        check_as_plain(apart, x, y, lag)
+        return
+    for function in (apart, dsl.jit(apart)):
+        with pytest.raises(ValueError, match="could not be broadcast"):
+            function(x, y, lag)

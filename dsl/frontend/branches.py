@@ -25,6 +25,7 @@ from dsl.frontend.leaves import (
     identical,
     info_of,
     is_traced_array,
+    is_visible,
     join,
     link_when,
     parts_of,
@@ -32,7 +33,6 @@ from dsl.frontend.leaves import (
     same_view,
     the_trace,
     unchecked_value,
-    visible_shape,
     ways_out,
     zeros,
 )
@@ -61,7 +61,7 @@ from dsl.frontend.traced import (
     Traced,
 )
 from dsl.frontend.trees import Structure, flatten
-from dsl.ir.dims import Symbol
+from dsl.ir.dims import Dim, Symbol
 from dsl.ir.graph import Value
 from dsl.ir.types import BOOL, I64, Shape, TensorType
 
@@ -622,8 +622,9 @@ def _emit_cond(
 ) -> tuple[Value, ...]:
     if not values[0] and not any(b.scope._last_effect or b.scope.noted for b in branches):
         return ()
+    met: dict[Any, Dim] = {}
     types = [
-        TensorType(info.dtype, _join_shape(pair, parent))
+        TensorType(info.dtype, _join_shape(pair, parent, met))
         for (*_, info), *pair in zip(joined.pairs, *values, strict=False)
     ]
     types += [s.value.tensor for s in storages]
@@ -632,10 +633,13 @@ def _emit_cond(
     return parent.node("cond", (pred, *captures), {}, regions=regions, types=types).outputs
 
 
-def _join_shape(pair: list[Value], parent: Scope) -> Shape:
+def _join_shape(pair: list[Value], parent: Scope, met: dict[Any, Dim]) -> Shape:
+    """Return the shape after an `if`. What has one size after either branch has one size after both: `met` knows those that met."""
     a, b = (v.shape for v in pair)
-    same = tuple(x if x == y else Symbol("d") for x, y in zip(a, b, strict=True))
-    return visible_shape(same, parent)
+    return tuple(
+        x if x == y and is_visible(x, parent) else met.setdefault((x, y), Symbol("d"))
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 def _are_apart(joined: Joined) -> bool:

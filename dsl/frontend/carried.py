@@ -16,8 +16,8 @@ from dsl.frontend.leaves import (
     Info,
     info_of,
     is_array,
-    is_known,
     is_traced_array,
+    is_visible,
     join,
     the_trace,
 )
@@ -26,7 +26,7 @@ from dsl.frontend.scopes import Scope, Storage
 from dsl.frontend.state import Snapshot, State, Undefined, is_numeric
 from dsl.frontend.traced import Kind, Traced
 from dsl.frontend.trees import Structure
-from dsl.ir.dims import DimLike, symbols_of
+from dsl.ir.dims import DimLike
 from dsl.ir.graph import Value
 from dsl.ir.location import Location
 
@@ -61,16 +61,18 @@ class Plan:
     shared: list[tuple[Key, Key | Storage]] = field(default_factory=list)
 
     def key(self, outer: Scope) -> Any:
-        """What must not change any more: of sizes those that are known outside the loop."""
+        """What must not change any more: of sizes that only the loop knows, which of them are one."""
+        hidden: dict[DimLike, int] = {}
+
+        def told(dim: DimLike) -> Any:
+            return (
+                dim if is_visible(dim, outer) else ("hidden", hidden.setdefault(dim, len(hidden)))
+            )
+
         infos = tuple(
-            (k, i.dtype, i.kind, tuple(d if _is_visible(d, outer) else None for d in i.shape))
-            for k, i in self.rebound.items()
+            (k, i.dtype, i.kind, tuple(map(told, i.shape))) for k, i in self.rebound.items()
         )
         return infos, tuple(self.maybe), len(self.storages), tuple(self.lost), len(self.shared)
-
-
-def _is_visible(dim: DimLike, outer: Scope) -> bool:
-    return all(is_known(symbol, outer) for symbol in symbols_of(dim))
 
 
 @dataclass

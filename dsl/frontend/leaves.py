@@ -41,7 +41,7 @@ from dsl.frontend.traced import (
     supported_dtype,
 )
 from dsl.frontend.trees import Structure, forwarded, unflatten
-from dsl.ir.dims import Dim, Symbol, symbols_of
+from dsl.ir.dims import Dim, DimLike, Symbol, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.types import BOOL, Shape, TensorType
 
@@ -179,11 +179,17 @@ def leaf_value(leaf: Any, info: Info) -> Value:
     return cast(read(lift(leaf)), info.dtype)
 
 
-def visible_shape(shape: Shape, scope: Scope) -> Shape:
-    """Return a shape for use outside a region: sizes that only the region knows become fresh symbols."""
-    return tuple(
-        d if all(is_known(s, scope) for s in symbols_of(d)) else Symbol("d") for d in shape
-    )
+def visible_shape(shape: Shape, scope: Scope, met: dict[Any, Dim] | None = None) -> Shape:
+    """Return a shape for use outside a region: sizes that only the region knows become fresh symbols, the same ones for shapes
+    that share `met`.
+    """
+    met = {} if met is None else met
+    return tuple(d if is_visible(d, scope) else met.setdefault(d, Symbol("d")) for d in shape)
+
+
+def is_visible(dim: DimLike, scope: Scope | None) -> bool:
+    """Tell whether a scope knows all that a size is made of."""
+    return all(is_known(symbol, scope) for symbol in symbols_of(dim))
 
 
 def is_known(symbol: Dim, scope: Scope | None) -> bool:
@@ -196,7 +202,7 @@ def is_known(symbol: Dim, scope: Scope | None) -> bool:
 
 def zeros(info: Info, scope: Scope) -> Value:
     """Return a placeholder of the type of `info`, sizes that are not known here being 0."""
-    shape = tuple(d if all(is_known(s, scope) for s in symbols_of(d)) else 0 for d in info.shape)
+    shape = tuple(d if is_visible(d, scope) else 0 for d in info.shape)
     zero = scope.constant(np.zeros((), info.dtype))
     return scope.emit("full", zero, shape=shape) if shape else zero
 

@@ -35,6 +35,7 @@ from dsl.frontend.state import Snapshot, Undefined
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import unflatten
 from dsl.frontend.undo import all_or_nothing
+from dsl.ir.dims import Dim
 from dsl.ir.graph import Value
 from dsl.ir.types import I64, TensorType, scalar
 
@@ -118,7 +119,7 @@ def _emit(
     captures = list(dict.fromkeys([*run.scope.captured, *(test.scope.captured if test else ())]))
     if test is None:
         return _emit_scan(loop, parent, run, captures, body_params, results, inits, bool(swap))
-    types = [TensorType(p.dtype, visible_shape(p.shape, parent)) for p in body_params]
+    types = _types(body_params, parent)
     assert chosen is not None
     if run.trip is not None:
         assert test.trip is not None
@@ -143,7 +144,7 @@ def _emit_scan(
     assert loop.trips is not None
     lists = (params, results, inits)
     filled = [] if swapping else fill(parent, run.scope, run.trip, loop.trips, *lists)
-    types = [TensorType(p.dtype, visible_shape(p.shape, parent)) for p in params]
+    types = _types(params, parent)
     region = region_of(run.scope, captures, results, [run.trip, *params])
     inputs = [loop.trips, *inits, *captures]
     node = parent.node("scan", inputs, {"carried": len(inits)}, regions=[region], types=types)
@@ -152,6 +153,12 @@ def _emit_scan(
         _filled(loop, parent, end[0]) if k in filled else _of_known_length(loop, parent, *end)
         for k, end in enumerate(ends)
     ]
+
+
+def _types(params: list[Value], parent: Scope) -> list[TensorType]:
+    """Return the types of what a loop gives: sizes that are one in each trip are one after it."""
+    met: dict[Any, Dim] = {}
+    return [TensorType(p.dtype, visible_shape(p.shape, parent, met)) for p in params]
 
 
 def _filled(loop: Carried, parent: Scope, output: Value) -> Value:

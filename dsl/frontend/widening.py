@@ -16,8 +16,8 @@ from dsl.frontend.leaves import (
     are_tuples,
     describe,
     info_of,
-    is_known,
     is_traced_array,
+    is_visible,
     join,
     parts_of,
     same_view,
@@ -26,11 +26,11 @@ from dsl.frontend.leaves import (
 )
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.regions import absent_optional
-from dsl.frontend.scopes import Storage, Trace, here
+from dsl.frontend.scopes import Scope, Storage, Trace, here
 from dsl.frontend.sharing import Sharing, others
 from dsl.frontend.state import Snapshot, Undefined, is_numeric
 from dsl.frontend.trees import LEAF, Structure, unflatten
-from dsl.ir.dims import Dim, symbols_of
+from dsl.ir.dims import Dim, DimLike, Symbol
 from dsl.ir.graph import Value
 
 __all__ = ["allow_none", "widen"]
@@ -49,8 +49,9 @@ def widen(
     old = loop.plan.key(outer)
     _as_optionals(loop, after)
     with trace.resumed(run.scope, contents):
+        sizes = _Sizes(run.scope.parent)
         for cell in range(len(after.objects)):
-            _widen_cell(loop, cell, run, after)
+            _widen_cell(loop, cell, run, after, sizes)
     own = {leaf.storage for leaf in run.leaves.values()}
     loop.plan.storages += [s for s in replaced if s not in own and not run.scope.encloses(s.scope)]
     found = _shared_after(loop, run, after)
@@ -58,7 +59,25 @@ def widen(
     return loop.plan.key(outer) != old  # type: ignore[no-any-return]
 
 
-def _widen_cell(loop: Carried, cell: int, run: Pass, after: Snapshot) -> None:
+class _Sizes:
+    """Which sizes of what a loop carries are one: those that are equal when the loop starts, and still are after each trip."""
+
+    def __init__(self, outer: Scope | None) -> None:
+        self.outer = outer
+        self._met: dict[tuple[DimLike, DimLike], Dim] = {}
+        self._kept: dict[DimLike, DimLike] = {}
+
+    def joined(self, start: DimLike, end: DimLike, *, alone: bool) -> DimLike:
+        """Return the size in any trip of what has one size when a trip starts and another when it ends; `alone` is one with no other."""
+        if is_visible(start, self.outer):
+            if start == end:
+                return start
+        elif self._kept.setdefault(start, end) == end:
+            return start
+        return Symbol("d") if alone else self._met.setdefault((start, end), Symbol("d"))
+
+
+def _widen_cell(loop: Carried, cell: int, run: Pass, after: Snapshot, sizes: _Sizes) -> None:
     name = loop.state.names[cell]
     if cell in loop.plan.lost:
         return
@@ -77,7 +96,7 @@ def _widen_cell(loop: Carried, cell: int, run: Pass, after: Snapshot) -> None:
             remedy=f"give `{name}` its final structure before the loop, or loop with `dsl.unroll(range(n))`",
         )
     for k, (s, e) in enumerate(zip(start, end, strict=True)):
-        _widen_leaf(loop, cell, k, name, s, e)
+        _widen_leaf(loop, cell, k, name, s, e, sizes)
 
 
 def _widen_undefined(loop: Carried, cell: int, name: str, after: Snapshot) -> None:
@@ -98,12 +117,14 @@ def _widen_undefined(loop: Carried, cell: int, name: str, after: Snapshot) -> No
             loop.statics[cell, k] = info
 
 
-def _widen_leaf(loop: Carried, cell: int, k: int, name: str, start: Any, end: Any) -> None:
+def _widen_leaf(
+    loop: Carried, cell: int, k: int, name: str, start: Any, end: Any, sizes: _Sizes
+) -> None:
     if isinstance(end, Undefined):
         if not isinstance(start, Undefined):
             end.fail()
         return
-    if end is start or same_view(end, start):
+    if (end is start or same_view(end, start)) and (cell, k) not in loop.plan.rebound:
         return
     if not is_numeric(end) or not (is_numeric(start) or (cell, k) in loop.plan.rebound):
         if type(end) is type(start) and are_equal(end, start):
@@ -128,10 +149,9 @@ def _widen_leaf(loop: Carried, cell: int, k: int, name: str, start: Any, end: An
         if cell in loop.plan.maybe:
             return _lose(loop, cell, name, "changes its rank from trip to trip")
         raise
-    outer = the_trace().scopes[-1].parent
+    alone = cell in loop.plan.structures  # without a value before the loop, where others have one
     shape = tuple(
-        o if isinstance(o, Dim) and symbols_of(o) == [o] and not is_known(o, outer) else n
-        for o, n in zip(old.shape, new.shape, strict=True)
+        sizes.joined(o, e, alone=alone) for o, e in zip(old.shape, info_of(end).shape, strict=True)
     )
     loop.plan.rebound[cell, k] = Info(new.dtype, shape, new.kind)
 
