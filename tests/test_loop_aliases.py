@@ -275,3 +275,20 @@ def test_variables_for_the_same_array_are_refused(program: Callable[..., Any]) -
 
 def test_several_names_after_a_trip() -> None:
     check_as_plain(two_names_after_a_trip, line(), 3)
+
+
+@pytest.mark.parametrize("written", ["no", "inside", "after"])
+def test_arrays_of_different_sizes_change_places(written: str) -> None:
+    def turns(a, b, n):
+        first = a
+        for _ in range(n):
+            a, b = b, a
+            if written == "inside":
+                a[0] += 1
+        if written == "after":
+            a[0] = 7.0
+        return a * 2, b, first.sum(), len(a) - len(b)
+
+    for n in (0, 1, 4, 5):
+        check_as_plain(turns, np.arange(3.0), np.arange(5.0), n)
+        check_as_plain(turns, np.arange(3.0), np.arange(3.0), n)

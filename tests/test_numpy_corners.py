@@ -829,3 +829,19 @@ def test_reshape_beside_no_elements_raises_what_numpy_raises(size: int) -> None:
             compiled(x, 0)
         assert str(wanted.value) in str(got.value)
         np.testing.assert_array_equal(x, np.arange(float(size)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_mask_without_elements_fits_any_array(dynamic: bool) -> None:
+    def chosen(x: Any, mask: Any) -> Any:
+        y = x.copy()
+        y[mask] += 1
+        return y, x[mask]
+
+    compiled = dsl.jit(chosen, dynamic=dynamic)
+    for shape, masked in (((3,), (0,)), ((5,), (0,)), ((3, 4), (0, 4)), ((6, 4), (0,)), ((6, 4), (6,))):  # fmt: skip
+        args = np.ones(shape), np.ones(masked, bool)
+        for found, expected in zip(compiled(*args), chosen(*args), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    with pytest.raises(IndexError, match="boolean index did not match"):
+        compiled(np.ones(6), np.ones(5, bool))

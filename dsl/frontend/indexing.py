@@ -659,6 +659,8 @@ def _advanced(x: Traced, items: list[Any]) -> Selection:
     )
     if mask is not None:
         _check_mask(x, mask, 0)
+        if mask.type.shape != x.type.shape[: mask.ndim]:
+            mask = None  # it may be empty, which fits any array
     expanded = _expand_masks(x, items)
     basic = [slice(None) if isinstance(i, (int, Traced)) else i for i in expanded]
     plain = _basic(x, basic)
@@ -681,6 +683,9 @@ def _full(item: Any) -> bool:
 
 
 def _check_mask(x: Traced, mask: Traced, axis: int) -> None:
+    """Refuse a mask of other sizes than the array's, unless it is empty: NumPy then takes it for an empty index array."""
+    if 0 in mask.type.shape:
+        return
     for k, dim in enumerate(mask.type.shape):
         own = x.type.shape[axis + k]
         text = (
@@ -692,8 +697,20 @@ def _check_mask(x: Traced, mask: Traced, axis: int) -> None:
         if dim != own:
             b = current_scope()
             sizes = (b.size(own), b.size(dim))
-            values = (b.emit("equal", *sizes), *sizes)
-            b.node("assert", values, {"message": text, "error": "IndexError"})
+            fits = functools.reduce(_either, _emptiness(mask), b.emit("equal", *sizes))
+            b.node("assert", (fits, *sizes), {"message": text, "error": "IndexError"})
+
+
+def _emptiness(mask: Traced) -> list[Value]:
+    """Return a flag for each axis that may have no elements."""
+    b = current_scope()
+    zero = b.constant(0, I64)
+    open_sizes = [dim for dim in mask.type.shape if isinstance(dim, Dim)]
+    return [b.emit("equal", b.size(dim), zero) for dim in open_sizes]
+
+
+def _either(one: Value, other: Value) -> Value:
+    return current_scope().emit("logical_or", one, other)
 
 
 def _expand_masks(x: Traced, items: list[Any]) -> list[Any]:

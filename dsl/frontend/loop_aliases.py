@@ -16,6 +16,7 @@ from dsl.errors import AliasError
 from dsl.frontend.accesses import unnoted
 from dsl.frontend.carried import Carried, Key, Moves, Pass
 from dsl.frontend.leaves import is_traced_array, link_when, predicate, the_trace, ways_out
+from dsl.frontend.regions import contents_if
 from dsl.frontend.scopes import Scope, Storage, here, link, may_alias
 from dsl.frontend.sharing import Sharing, carry, others, share
 from dsl.frontend.state import Snapshot
@@ -277,7 +278,7 @@ def unswap(
     for storage, held in places:
         value = storage.contents()
         for name, here_now in zip(slots, held, strict=True):
-            value = parent.emit("where", here_now, leaves[name].storage.value, value)
+            value = contents_if(here_now, leaves[name].storage.value, value)
         storage.set(value)
     for storage, held in places:
         for name, here_now in zip(slots, held, strict=True):

@@ -31,6 +31,7 @@ from dsl.frontend.trees import (
     unflatten,
 )
 from dsl.ir.graph import Graph, Value
+from dsl.ir.types import Shape
 
 
 def refuse_try() -> None:
@@ -216,6 +217,28 @@ def region_of(
     ]
     graph = scope.finish(results)
     return Graph(scope.name, (*leading, *params), graph.results, graph.effects)
+
+
+def contents_if(same: Value, new: Value, old: Value) -> Value:
+    """Return what an array holds that, if a predicate says so, is the same memory as one that holds `new`, and of its sizes then."""
+    b = current_scope()
+    if new.shape == old.shape:
+        return b.emit("where", same, new, old)
+    if len(new.shape) != len(old.shape) or _are_apart(new.shape, old.shape):
+        return old
+    yes, no = Scope("yes", b), Scope("no", b)
+    unchanged = no.local(old, b)
+    yes.local(old, b)  # which tells its sizes
+    changed = yes.emit("reshape", yes.local(new, b), shape=old.shape)
+    captures = list(dict.fromkeys([*yes.captured, *no.captured]))
+    regions = [region_of(yes, captures, [changed]), region_of(no, captures, [unchanged])]
+    return b.node("cond", (same, *captures), {}, regions=regions, types=[old.type]).output
+
+
+def _are_apart(some: Shape, others: Shape) -> bool:
+    """Tell whether sizes are known to differ."""
+    pairs = zip(some, others, strict=True)
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
 
 
 @contextmanager

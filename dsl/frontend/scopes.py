@@ -248,7 +248,7 @@ class Storage:
                 _refuse_shared(other, path)
             link_holds = scope.local(edge.when, edge.scope)
             both = link_holds if same is None else scope.emit("logical_and", same, link_holds)
-            other._replace(scope.emit("where", both, value, other.contents()))
+            other._replace(_contents_if(both, value, other.contents()))
             other._spread(value, both, [*path, other], chains, edge)
 
     def put(self, value: Value, scope: Scope) -> None:
@@ -288,6 +288,12 @@ class Storage:
         for ref in self.ambiguous:
             if (storage := ref()) is not None and not any(storage is s for s in seen):
                 yield storage
+
+
+def _contents_if(same: Value, new: Value, old: Value) -> Value:
+    from dsl.frontend.regions import contents_if
+
+    return contents_if(same, new, old)
 
 
 def _refuse_shared(storage: Storage, path: Iterable[Storage]) -> None:
