@@ -536,6 +536,18 @@ class Function:
             self.branch(head)
         self.continue_in(after)
 
+    @contextlib.contextmanager
+    def again(self, condition: Callable[[], Value]) -> Iterator[None]:
+        """Run the block as long as the condition is true: a loop around others, that LLVM has no need to unroll."""
+        head, body, after = self.label("parts"), self.label("part"), self.label("done")
+        self.start(head)
+        self.branch_if(condition(), body, after)
+        self.start(body)
+        yield
+        once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
+        self.branch(head, f", !llvm.loop {self.module.metadata(f'distinct !{{%self, {once}}}')}")
+        self.continue_in(after)
+
     def weights(self, unlikely: int | None) -> str:
         """The note on a branch of which one side, 0 or 1, is unlikely."""
         if unlikely is None:

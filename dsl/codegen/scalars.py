@@ -112,9 +112,14 @@ def wrapped(region: Region, node: ir.Node, source: ir.Value, axis: int, size: Di
     if not natural and not region.program.checks:
         return at_register(wrap_index(fn, given, dtype, region.dim(size))[0], source, True)
     exact = region.ranges.is_exact(form)
-    place = region.ranges.checked.get((form, count)) if exact else None
+    offset = region.offsets.get((source, size))
+    place = region.ranges.checked.get((form, count))
     if place is None:
-        place = in_bounds(region, ErrorSite("index", node, axis), wide, region.dim(size), natural)
+        if offset is not None:
+            place = fn.binary("add", wide, offset)
+        else:
+            site = ErrorSite("index", node, axis)
+            place = in_bounds(region, site, wide, region.dim(size), natural)
         region.ranges.checked[form, count] = place
     elif place.owner is not fn:
         place = wide if natural else wrap_index(fn, given, dtype, region.dim(size))[0]
