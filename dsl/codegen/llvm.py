@@ -141,6 +141,7 @@ class Module:
             False  # whether elements that no near cache holds are read, one where the last one says
         )
         self.masked = False  # whether each trip of a loop cuts a whole number off to some bits
+        self.steady = False  # whether a loop asks in each trip for what stays
         self.device = False  # whether it is code for a GPU
         self.libdevice = False  # whether NVIDIA's library of functions can be linked to it
 

@@ -16,6 +16,7 @@ from dsl.codegen.control.brief import MOST, goes_through_bits, is_brief
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.control.endings import endings
 from dsl.codegen.control.spans import Spans, spans_of
+from dsl.codegen.control.steady import takes_one_side
 from dsl.codegen.control.weights import is_loop, weight
 from dsl.codegen.frame import STATUS
 from dsl.codegen.kernels.vectors import Recorded, WideLoops, read_loop
@@ -72,6 +73,7 @@ def emit_while(region: Region, node: ir.Node) -> None:
             _poll(region)
             left.set(every)
     fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
+    fn.module.steady |= takes_one_side(loop)
     fn.branch(head)
     fn.continue_in(after)
     if brief and not _has_loops(body) and not goes_through_bits(node):
@@ -146,6 +148,7 @@ def _trips(loop: Loop, ends: tuple[Operand, Operand], spans: Spans, every: int) 
     else:
         fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
         fn.module.masked |= loop.is_masked()
+        fn.module.steady |= not _is_short(node, _FEW) and takes_one_side(loop)
 
 
 def _run(loop: Loop, inner: Region) -> None:
