@@ -87,6 +87,9 @@ def emit_scan(region: Region, node: ir.Node) -> None:
     (body,) = node.regions
     trips = _single(region, node.inputs[0])
     loop = Loop(region, node, node.inputs[1:], 1)
+    few = _has_loops(body) or _is_short(node, _FEW)
+    spans = Spans(loop, *(([], False) if few else spans_of(loop)))
+    spans.fail(trips)
     loop.begin()
     if any(emit(loop, trips, lambda: _poll(region)) for emit in (emit_repeats, emit_trapezoids)):
         loop.end()
@@ -94,7 +97,6 @@ def emit_scan(region: Region, node: ir.Node) -> None:
     every = _poll_every(body)
     spends = every > 1 and _has_loops(body)
     poll = every > 1 and not spends and not region.program.depth and not _is_short(node)
-    spans = Spans(loop, [] if _has_loops(body) or _is_short(node, _FEW) else spans_of(loop))
     chunks = _chunks(region, trips, every) if poll else nullcontext((0, trips))
     with chunks as (low, high), spans.parts(low, high) as ends:
         _trips(loop, ends, spans, every)

@@ -3,9 +3,10 @@
     for j in range(k, n):        k + trip: if the first trip and the last one are in x, all are
         total += x[j]
 
-Trips of which all places are in their arrays, counted from the start, are made without a look at each. Where that does not hold for
-what is left of the loop, one trip is made by itself: it fails, or some of its places count from the end, and then it is tried again.
-So there is one loop in the program, and a place in it is what the index says and a distance: 0, or the array's size.
+Trips of which all places are in their arrays are made without a look at each; all of an index, where it is of an array that no trip
+changes, may count from the end. Where that does not hold for what is left of the loop, one trip is made by itself: it fails, or some
+of its places count from the end and others do not, and then it is tried again. So there is one loop in the program, and a place in it
+is what the index says and a distance: 0, or the array's size.
 
 Only places count that each trip surely touches before anything else in it can fail: a trip fails where it did before.
 """
@@ -41,30 +42,31 @@ class Span(NamedTuple):
     axis: int
     number: ir.Value
     size: DimLike
+    may_wrap: bool  # whether it may be negative, in an array that no trip changes
 
 
-def spans_of(loop: Loop) -> list[Span]:
-    """Return what is to be looked at before trips are made."""
+def spans_of(loop: Loop) -> tuple[list[Span], bool]:
+    """Return what is to be looked at before trips are made, and whether nothing else in them can fail."""
     body, ranges = loop.body, loop.known(loop.body)
     if not loop.region.checks:
-        return []
+        return [], False
     ranges.count(body.params[0], loop.node.inputs[0], loop.region.ranges)
     steady = set(body.params[1 + len(loop.carried) :])
     found: list[Span] = []
     for node in body.nodes:
-        spans = _accesses(node)
+        spans = _accesses(node, ranges, steady)
         for span in spans:
             if _is_inside(span, ranges):
                 continue
             if _degree(span.number, body.params[0], steady) is None:
-                return found
+                return found, False
             found.append(span)
         if has_effect(node) or (not spans and _may_fail(node)):
-            return found
-    return found
+            return found, False
+    return found, True
 
 
-def _accesses(node: ir.Node) -> list[Span]:
+def _accesses(node: ir.Node, ranges: Ranges, steady: set[ir.Value]) -> list[Span]:
     """Return the indices of one element that a node reads or writes."""
     if node.op.name not in ("gather", "scatter"):
         return []
@@ -72,7 +74,11 @@ def _accesses(node: ir.Node) -> list[Span]:
     indices = node.inputs[first : first + len(axes)]
     if len(axes) != len(shape) or any(map(is_array, (*indices, *node.inputs[1:first]))):
         return []
-    return [Span(node, axis, i, shape[axis]) for axis, i in zip(axes, indices)]
+    kept = node.inputs[0] in steady
+    return [
+        Span(node, axis, i, shape[axis], kept and not ranges.is_natural(ranges.form(i)))
+        for axis, i in zip(axes, indices)
+    ]
 
 
 def _may_fail(node: ir.Node) -> bool:
@@ -112,15 +118,43 @@ _LINEAR = {
 class Spans:
     """The spans of a loop that is emitted."""
 
-    def __init__(self, loop: Loop, spans: list[Span]) -> None:
+    def __init__(self, loop: Loop, spans: list[Span], alone: bool = False) -> None:
         self.loop, self.region, self.fn = loop, loop.region, loop.region.fn
+        # Whether it is looked before the loop if one of its trips fails, so that nothing has been written then.
+        writes = any(is_array(item.param) for item in loop.carried)
+        self.fails_first = alone and bool(spans) and writes and not self.region.program.depth
         self.spans = list({(s.number, s.size): s for s in reversed(spans)}.values())[::-1]
+        # Where trips change an array, what is known of places is known of indices, so those must not count from the end.
+        fixed = {(s.number, s.size) for s in spans if not s.may_wrap}
+        self.wraps = [(s.number, s.size) not in fixed for s in self.spans]
         self.offsets: dict[tuple[ir.Value, DimLike], Value] = {}
 
     @property
     def indices(self) -> set[ir.Value]:
         """Indices that say where places are in all trips, unless one is made by itself."""
-        return {span.number for span in self.spans}
+        return {span.number for span, wraps in zip(self.spans, self.wraps) if not wraps}
+
+    def fail(self, trips: Value) -> None:
+        """Stop before the loop, if one of its trips fails: where both ends of an index are in an array, or before it, all places are."""
+        if not self.fails_first:
+            return
+        fn, last = self.fn, self.fn.sub(trips, 1)
+        with fn.if_(fn.compare("slt", 0, trips)):
+            inside = [
+                fn.compare("ult", fn.binary("add", self.at(s.number, trip), size), fn.mul(size, 2))
+                for s in self.spans
+                for size in (self.region.dim(s.size),)
+                for trip in (0, last)
+            ]
+            fits = reduce(fn.both, [*inside, *self.straight(0, last)])
+            with fn.if_(fn.invert(fits), unlikely=True), fn.loop(0, trips, as_written=True) as trip:
+                for span in self.spans:
+                    self.place(span, self.at(span.number, trip))
+
+    def place(self, span: Span, given: Value) -> Value:
+        """Return an index counted from the start, or stop."""
+        size, site = self.region.dim(span.size), ErrorSite("index", span.node, span.axis)
+        return in_bounds(self.region, site, given, size, natural=False)
 
     @contextlib.contextmanager
     def parts(self, low: Operand, high: Operand) -> Iterator[tuple[Operand, Operand]]:
@@ -143,23 +177,29 @@ class Spans:
         first = [self.at(span.number, start) for span in self.spans]
         ends = [first, [self.at(span.number, last) for span in self.spans]]
         sizes = [self.region.dim(span.size) for span in self.spans]
-        inside = [
-            fn.compare("ult", place, n) for end in ends for place, n in zip(end, sizes, strict=True)
+        offsets = [
+            fn.variable("i64", fn.select(fn.compare("slt", given, 0), size, 0) if wraps else 0)
+            for wraps, given, size in zip(self.wraps, first, sizes, strict=True)
         ]
-        fits = reduce(fn.both, [*inside, *self.straight(start, last)])
+        inside = [
+            fn.compare("ult", fn.binary("add", given, offset.get()) if wraps else given, size)
+            for end in ends
+            for wraps, given, offset, size in zip(self.wraps, end, offsets, sizes, strict=True)
+        ]
         stop = fn.variable("i64", high)
-        offsets = [fn.variable("i64", 0) for _ in self.spans]
+        fits = reduce(fn.both, [*inside, *self.straight(start, last)])
         with fn.if_(fn.invert(fits), unlikely=True):
             stop.set(fn.add(start, 1))
             for span, given, size, offset in zip(self.spans, first, sizes, offsets, strict=True):
-                site = ErrorSite("index", span.node, span.axis)
-                place = in_bounds(self.region, site, given, size, natural=False)
-                offset.set(fn.binary("sub", place, given))
+                if self.fails_first:
+                    offset.set(fn.select(fn.compare("slt", given, 0), size, 0))
+                else:
+                    offset.set(fn.binary("sub", self.place(span, given), given))
         for span, offset in zip(self.spans, offsets, strict=True):
             self.offsets[span.number, span.size] = offset.get()
         return stop.get()
 
-    def straight(self, start: Value, last: Operand) -> Iterator[Value]:
+    def straight(self, start: Operand, last: Operand) -> Iterator[Value]:
         """Yield whether indices go from one end to the other without going around 64 bits."""
         fn = self.fn
         steps = [self.step(span.number) for span in self.spans]
