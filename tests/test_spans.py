@@ -84,6 +84,37 @@ def two_arrays(x, start, stop):
     return y
 
 
+def table(x, n, m):
+    for i in range(n):
+        for j in range(m):
+            x[8 * i + j] = 2.0 * x[8 * i + j]
+    return x
+
+
+def below_the_diagonal(m, n, shift):
+    for i in range(n):
+        m[i, i + shift] = 0.0
+        for j in range(i + 1, n):
+            m[j, i] = m[i, j] + m[j - shift, i]
+    return m
+
+
+def three_deep(m, n, k):
+    for i in range(n):
+        for j in range(k):
+            for l in range(i, n + j - 1):
+                m[i, l + j] += 1.0
+    return m
+
+
+def by_data_within(m, n, k):
+    for i in range(n):
+        at = int(m[i, k]) % 9
+        for j in range(k):
+            m[i, j] = m[at, j]
+    return m
+
+
 def under_a_test(x, start, stop):
     total = 0.0
     for j in range(start, stop):
@@ -114,6 +145,11 @@ CALLS = [
     (data_between, (X, 0, 20)), (data_between, (X, 30, 39)), (data_between, (X, 37, 41)),
     (from_the_end, (X, 0, 40)), (from_the_end, (X, -1, 40)), (from_the_end, (X, -20, 20)), (from_the_end, (X, 1, 42)),
     (two_arrays, (X, 0, 29)), (two_arrays, (X, 0, 30)), (two_arrays, (X, 9, 40)), (two_arrays, (X, -33, 30)), (two_arrays, (X, -9, 9)),
+    (table, (X, 5, 8)), (table, (X, 6, 8)), (table, (X, 5, 9)), (table, (X, 5, 1)), (table, (X, 0, 99)), (table, (X, 99, -1)),
+    (below_the_diagonal, (M, 5, 0)), (below_the_diagonal, (M, 5, 4)), (below_the_diagonal, (M, 6, 0)), (below_the_diagonal, (M, 5, -5)),
+    (below_the_diagonal, (M, 4, 6)), (below_the_diagonal, (M, 5, -9)),
+    (three_deep, (M, 4, 2)), (three_deep, (M, 5, 3)), (three_deep, (M, 6, 1)), (three_deep, (M, 2, 5)), (three_deep, (M, 5, 0)),
+    (by_data_within, (M, 5, 7)), (by_data_within, (M, 2, 3)), (by_data_within, (M, 6, 7)), (by_data_within, (M, 5, 8)),
     (under_a_test, (X, 0, 39)), (under_a_test, (X, 0, 40)), (under_a_test, (X, -3, 2)),
     (after_an_assertion, (X, 0, 9)),
 ]  # fmt: skip
@@ -153,4 +189,8 @@ def test_a_loop_from_an_argument_on_goes_by_vectors() -> None:
 def test_arguments_are_written_in_place_where_the_loop_fails_before_it_writes() -> None:
     for function in (scaled, two_arrays):
         assert "copies: 0" in dsl.jit(function).lower(X, 1, 20).memory_report()
+    assert "copies: 0" in dsl.jit(table).lower(X, 3, 4).memory_report()
+    for function in (below_the_diagonal, three_deep):
+        assert "copies: 0" in dsl.jit(function).lower(M, 3, 2).memory_report()
+    assert "copies: 0" not in dsl.jit(by_data_within).lower(M, 3, 2).memory_report()
     assert "copies: 0" not in dsl.jit(after_an_assertion).lower(X, 1, 2).memory_report()

@@ -15,6 +15,7 @@ from dsl.codegen.control.apart import Trip, trips_apart
 from dsl.codegen.control.brief import MOST, goes_through_bits, is_brief
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.control.endings import endings
+from dsl.codegen.control.forecast import failing_first
 from dsl.codegen.control.spans import Spans, spans_of
 from dsl.codegen.control.steady import takes_one_side
 from dsl.codegen.control.weights import is_loop, weight
@@ -84,12 +85,15 @@ def emit_while(region: Region, node: ir.Node) -> None:
 
 
 def emit_scan(region: Region, node: ir.Node) -> None:
+    with failing_first(region, node):
+        _scan(region, node)
+
+
+def _scan(region: Region, node: ir.Node) -> None:
     (body,) = node.regions
     trips = _single(region, node.inputs[0])
     loop = Loop(region, node, node.inputs[1:], 1)
-    few = _has_loops(body) or _is_short(node, _FEW)
-    spans = Spans(loop, *(([], False) if few else spans_of(loop)))
-    spans.fail(trips)
+    spans = Spans(loop, [] if _has_loops(body) or _is_short(node, _FEW) else spans_of(loop)[0])
     loop.begin()
     if any(emit(loop, trips, lambda: _poll(region)) for emit in (emit_repeats, emit_trapezoids)):
         loop.end()

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.ranges import Ranges
-from dsl.codegen.report import ErrorSite
-from dsl.codegen.scalars import in_bounds
+from dsl.codegen.scalars import placed
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike
 from dsl.ir.facts import has_effect, is_array, may_raise
@@ -29,8 +28,9 @@ from dsl.ir.types import I64
 
 if TYPE_CHECKING:
     from dsl.codegen.control.carried import Loop
+    from dsl.codegen.region import Region
 
-__all__ = ["Span", "Spans", "spans_of"]
+__all__ = ["Span", "Spans", "accesses", "is_inside", "may_fail", "spans_of"]
 
 _SHORT = 1 << 31  # a step; as many trips with such steps do not get around 64 bits
 
@@ -54,19 +54,19 @@ def spans_of(loop: Loop) -> tuple[list[Span], bool]:
     steady = set(body.params[1 + len(loop.carried) :])
     found: list[Span] = []
     for node in body.nodes:
-        spans = _accesses(node, ranges, steady)
+        spans = accesses(node, ranges, steady)
         for span in spans:
-            if _is_inside(span, ranges):
+            if is_inside(span, ranges):
                 continue
             if _degree(span.number, body.params[0], steady) is None:
                 return found, False
             found.append(span)
-        if has_effect(node) or (not spans and _may_fail(node)):
+        if has_effect(node) or (not spans and may_fail(node)):
             return found, False
     return found, True
 
 
-def _accesses(node: ir.Node, ranges: Ranges, steady: set[ir.Value]) -> list[Span]:
+def accesses(node: ir.Node, ranges: Ranges, steady: set[ir.Value]) -> list[Span]:
     """Return the indices of one element that a node reads or writes."""
     if node.op.name not in ("gather", "scatter"):
         return []
@@ -81,11 +81,11 @@ def _accesses(node: ir.Node, ranges: Ranges, steady: set[ir.Value]) -> list[Span
     ]
 
 
-def _may_fail(node: ir.Node) -> bool:
+def may_fail(node: ir.Node) -> bool:
     return may_raise(node) or any(map(may_raise, (n for g in node.regions for n in g.walk())))
 
 
-def _is_inside(span: Span, ranges: Ranges) -> bool:
+def is_inside(span: Span, ranges: Ranges) -> bool:
     form = ranges.form(span.number)
     return all(map(ranges.is_natural, (form, ranges.size(span.size) - form + -1)))
 
@@ -118,11 +118,8 @@ _LINEAR = {
 class Spans:
     """The spans of a loop that is emitted."""
 
-    def __init__(self, loop: Loop, spans: list[Span], alone: bool = False) -> None:
+    def __init__(self, loop: Loop, spans: list[Span]) -> None:
         self.loop, self.region, self.fn = loop, loop.region, loop.region.fn
-        # Whether it is looked before the loop if one of its trips fails, so that nothing has been written then.
-        writes = any(is_array(item.param) for item in loop.carried)
-        self.fails_first = alone and bool(spans) and writes and not self.region.program.depth
         self.spans = list({(s.number, s.size): s for s in reversed(spans)}.values())[::-1]
         # Where trips change an array, what is known of places is known of indices, so those must not count from the end.
         fixed = {(s.number, s.size) for s in spans if not s.may_wrap}
@@ -136,8 +133,6 @@ class Spans:
 
     def fail(self, trips: Value) -> None:
         """Stop before the loop, if one of its trips fails: where both ends of an index are in an array, or before it, all places are."""
-        if not self.fails_first:
-            return
         fn, last = self.fn, self.fn.sub(trips, 1)
         with fn.if_(fn.compare("slt", 0, trips)):
             inside = [
@@ -149,12 +144,12 @@ class Spans:
             fits = reduce(fn.both, [*inside, *self.straight(0, last)])
             with fn.if_(fn.invert(fits), unlikely=True), fn.loop(0, trips, as_written=True) as trip:
                 for span in self.spans:
-                    self.place(span, self.at(span.number, trip))
+                    self.place(self.region, span, self.at(span.number, trip))
 
-    def place(self, span: Span, given: Value) -> Value:
+    @staticmethod
+    def place(region: Region, span: Span, given: Value) -> Value:
         """Return an index counted from the start, or stop."""
-        size, site = self.region.dim(span.size), ErrorSite("index", span.node, span.axis)
-        return in_bounds(self.region, site, given, size, natural=False)
+        return placed(region, span.node, span.axis, given, region.dim(span.size))
 
     @contextlib.contextmanager
     def parts(self, low: Operand, high: Operand) -> Iterator[tuple[Operand, Operand]]:
@@ -190,11 +185,8 @@ class Spans:
         fits = reduce(fn.both, [*inside, *self.straight(start, last)])
         with fn.if_(fn.invert(fits), unlikely=True):
             stop.set(fn.add(start, 1))
-            for span, given, size, offset in zip(self.spans, first, sizes, offsets, strict=True):
-                if self.fails_first:
-                    offset.set(fn.select(fn.compare("slt", given, 0), size, 0))
-                else:
-                    offset.set(fn.binary("sub", self.place(span, given), given))
+            for span, given, offset in zip(self.spans, first, offsets, strict=True):
+                offset.set(fn.binary("sub", self.place(self.region, span, given), given))
         for span, offset in zip(self.spans, offsets, strict=True):
             self.offsets[span.number, span.size] = offset.get()
         return stop.get()
