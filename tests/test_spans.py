@@ -84,6 +84,23 @@ def two_arrays(x, start, stop):
     return y
 
 
+def clipped(x, start, stop):
+    for j in range(start, stop):
+        if x[j] < 9.0:
+            x[j] = 9.0
+        elif x[j] > 30.0:
+            x[j] = x[j] - 1.0
+    return x
+
+
+def beside_what_is_asked(x, start, stop):
+    y = np.zeros(40)
+    for j in range(start, stop):
+        if x[j] > 9.0:
+            y[j + 1] = x[j]
+    return y
+
+
 def table(x, n, m):
     for i in range(n):
         for j in range(m):
@@ -145,6 +162,9 @@ CALLS = [
     (data_between, (X, 0, 20)), (data_between, (X, 30, 39)), (data_between, (X, 37, 41)),
     (from_the_end, (X, 0, 40)), (from_the_end, (X, -1, 40)), (from_the_end, (X, -20, 20)), (from_the_end, (X, 1, 42)),
     (two_arrays, (X, 0, 29)), (two_arrays, (X, 0, 30)), (two_arrays, (X, 9, 40)), (two_arrays, (X, -33, 30)), (two_arrays, (X, -9, 9)),
+    (clipped, (X, 0, 40)), (clipped, (X, 3, 41)), (clipped, (X, -9, 40)), (clipped, (X, -41, 0)),
+    (beside_what_is_asked, (X, 0, 39)), (beside_what_is_asked, (X, 0, 40)), (beside_what_is_asked, (X, -41, 0)),
+    (beside_what_is_asked, (X, -40, 8)),
     (table, (X, 5, 8)), (table, (X, 6, 8)), (table, (X, 5, 9)), (table, (X, 5, 1)), (table, (X, 0, 99)), (table, (X, 99, -1)),
     (below_the_diagonal, (M, 5, 0)), (below_the_diagonal, (M, 5, 4)), (below_the_diagonal, (M, 6, 0)), (below_the_diagonal, (M, 5, -5)),
     (below_the_diagonal, (M, 4, 6)), (below_the_diagonal, (M, 5, -9)),
@@ -183,7 +203,8 @@ def test_long_products_do_not_go_around() -> None:
 
 
 def test_a_loop_from_an_argument_on_goes_by_vectors() -> None:
-    assert " x double>" in dsl.jit(scaled).ir(X, 1, 40, stage="llvm")
+    for function in (scaled, clipped):
+        assert " x double>" in dsl.jit(function).ir(X, 1, 40, stage="llvm")
 
 
 def test_arguments_are_written_in_place_where_the_loop_fails_before_it_writes() -> None:

@@ -19,6 +19,7 @@ many trips at once where `tallies` finds no chain.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ import numpy as np
 from dsl.codegen.control.apart import is_simple, trips_apart
 from dsl.codegen.ranges import Linear, Ranges
 from dsl.codegen.tallies import chosen, has_no_chain, with_switches
+from dsl.ir.dims import DimLike
 from dsl.ir.facts import is_array, may_raise
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.rewrite import Rewriter, rebuild
@@ -96,9 +98,10 @@ def _straight(node: Node, body: Graph, ranges: Ranges, expensive: Costly) -> Gra
         return None
     made, carried = rebuild(body, _choose), node.attrs["carried"]
     made = with_switches(made, node.inputs[1 : 1 + carried])
-    if any(inner.regions for inner in made.nodes) or not _is_inside(made, ranges):
+    looked = _looked_at(body)
+    if any(inner.regions for inner in made.nodes) or not _is_inside(made, ranges, looked):
         return None
-    together = trips_apart(made, carried, ranges) is not None
+    together = trips_apart(made, carried, ranges, {number for number, _ in looked}) is not None
     return made if together or (arrays == {False} and has_no_chain(made, carried)) else None
 
 
@@ -123,17 +126,29 @@ def _is_quick(node: Node, expensive: Costly) -> bool:
     return is_simple(node) and not may_raise(node) and quick
 
 
-def _is_inside(body: Graph, ranges: Ranges) -> bool:
-    """Tell whether all places that are read or written surely are in the arrays."""
+def _is_inside(body: Graph, ranges: Ranges, looked: set[tuple[Value, DimLike]]) -> bool:
+    """Tell whether all places that are read or written surely are in the arrays, or have been looked at before a branch."""
     for node in body.nodes:
-        if node.op.name in ("gather", "scatter"):
-            shape, first = node.inputs[0].shape, 1 if node.op.name == "gather" else 2
-            for axis, index in zip(node.attrs["axes"], node.inputs[first:]):
-                place = Linear() if is_array(index) else ranges.form(index)
-                room = ranges.size(shape[axis]) - place + -1
-                if is_array(index) or not (ranges.is_natural(place) and ranges.is_natural(room)):
-                    return False
+        for number, size in _places(node):
+            form = Linear() if is_array(number) else ranges.form(number)
+            natural = all(map(ranges.is_natural, (form, ranges.size(size) - form + -1)))
+            if is_array(number) or not (natural or (number, size) in looked):
+                return False
     return True
+
+
+def _places(node: Node) -> list[tuple[Value, DimLike]]:
+    """Return the indices that a node reads or writes at, and the sizes of the axes they are for."""
+    if node.op.name not in ("gather", "scatter"):
+        return []
+    shape, first = node.inputs[0].shape, 1 if node.op.name == "gather" else 2
+    return [(i, shape[axis]) for axis, i in zip(node.attrs["axes"], node.inputs[first:])]
+
+
+def _looked_at(body: Graph) -> set[tuple[Value, DimLike]]:
+    """Return where each trip reads or writes before its first branch."""
+    before = itertools.takewhile(lambda node: not node.regions, body.nodes)
+    return {place for node in before for place in _places(node)}
 
 
 # --- Choices -------------------------------------------------------------------------------------
