@@ -132,6 +132,14 @@ def by_data_within(m, n, k):
     return m
 
 
+def first_of_several(x, n, shift):
+    for i in range(n):
+        x[3 * i + shift] = 1.0
+        x[2 * i + shift] = x[4 * i + 1]
+        x[3 * i + shift] += 1.0
+    return x
+
+
 def under_a_test(x, start, stop):
     total = 0.0
     for j in range(start, stop):
@@ -165,6 +173,7 @@ CALLS = [
     (clipped, (X, 0, 40)), (clipped, (X, 3, 41)), (clipped, (X, -9, 40)), (clipped, (X, -41, 0)),
     (beside_what_is_asked, (X, 0, 39)), (beside_what_is_asked, (X, 0, 40)), (beside_what_is_asked, (X, -41, 0)),
     (beside_what_is_asked, (X, -40, 8)),
+    (first_of_several, (X, 11, 8)), (first_of_several, (X, 11, 9)), (first_of_several, (X, 11, 10)),
     (table, (X, 5, 8)), (table, (X, 6, 8)), (table, (X, 5, 9)), (table, (X, 5, 1)), (table, (X, 0, 99)), (table, (X, 99, -1)),
     (below_the_diagonal, (M, 5, 0)), (below_the_diagonal, (M, 5, 4)), (below_the_diagonal, (M, 6, 0)), (below_the_diagonal, (M, 5, -5)),
     (below_the_diagonal, (M, 4, 6)), (below_the_diagonal, (M, 5, -9)),

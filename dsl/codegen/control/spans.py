@@ -120,7 +120,10 @@ class Spans:
 
     def __init__(self, loop: Loop, spans: list[Span]) -> None:
         self.loop, self.region, self.fn = loop, loop.region, loop.region.fn
-        self.spans = list({(s.number, s.size): s for s in reversed(spans)}.values())[::-1]
+        first: dict[tuple[ir.Value, DimLike], Span] = {}
+        for span in spans:  # in order: a trip fails where it would first
+            first.setdefault((span.number, span.size), span)
+        self.spans = list(first.values())
         # Where trips change an array, what is known of places is known of indices, so those must not count from the end.
         fixed = {(s.number, s.size) for s in spans if not s.may_wrap}
         self.wraps = [(s.number, s.size) not in fixed for s in self.spans]
