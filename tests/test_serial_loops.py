@@ -495,3 +495,40 @@ def test_loops_over_bits(function: Any, dtype: Any) -> None:
 @pytest.mark.parametrize("function", [bits_of_each, bits_of_all])
 def test_bits_are_counted_by_an_instruction(function: Any) -> None:
     assert "popcnt" in dsl.jit(function).ir(np.arange(1000), stage="asm")
+
+
+# -- branches that take the same side in all trips ---------------------------------------------------------------------
+
+
+def least_path(costs):
+    n, m = costs.shape
+    d = np.zeros((n, m))
+    for i in range(n):
+        for j in range(m):
+            if i == 0 and j == 0:
+                d[i, j] = costs[i, j]
+            elif i == 0:
+                d[i, j] = d[i, j - 1] + costs[i, j]
+            elif j == 0:
+                d[i, j] = d[i - 1, j] + costs[i, j]
+            else:
+                d[i, j] = min(d[i - 1, j], d[i, j - 1]) + costs[i, j]
+    return d
+
+
+def by_mode(x, mode):
+    y = x.copy()
+    for i in range(3):
+        for j in range(1, len(x)):
+            if y[j] > 0.5:
+                y[j] -= y[j - 1] if mode > i else 0.25 * j
+    return y
+
+
+def test_what_stays_is_asked_once() -> None:
+    costs = np.random.default_rng(2).random((30, 40))
+    for program, args in ((least_path, (costs,)), (by_mode, (costs[0], 2))):
+        f = dsl.jit(program)
+        np.testing.assert_array_equal(f(*args), program(*args))
+        assert "split" in f.lower(*args).executable.native.flags
+    assert "split" not in dsl.jit(table).lower(X).executable.native.flags

@@ -13,19 +13,26 @@ What a branch writes is written in each trip: the new element, or the old one ag
     }
 
 It is done where all of that may be computed in every trip: it cannot raise, takes little time, and its places surely are in the
-arrays. Loops of which trips meet all the same keep their branches.
+arrays. Loops of which trips meet all the same keep their branches. Loops that carry numbers alone are left to LLVM then, which makes
+many trips at once where `tallies` finds no chain.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from dsl.codegen.control.apart import is_simple, trips_apart
 from dsl.codegen.ranges import Linear, Ranges
+from dsl.codegen.tallies import chosen, has_no_chain, with_switches
+from dsl.ir.dims import DimLike
 from dsl.ir.facts import is_array, may_raise
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.rewrite import Rewriter, rebuild
+from dsl.ir.types import TensorType
 
 __all__ = ["without_branches"]
 
@@ -83,14 +90,19 @@ def _with_body(
 def _straight(node: Node, body: Graph, ranges: Ranges, expensive: Costly) -> Graph | None:
     """Return a loop's body without branches, or None if it has none or has to keep them."""
     branches = [inner for inner in body.nodes if inner.regions]
-    if not branches or body.effects or not all(map(is_array, body.results)):
+    arrays = {is_array(value) for value in body.results}
+    tensors = all(isinstance(value.type, TensorType) for value in body.results)
+    if not branches or body.effects or len(arrays) > 1 or not tensors:
         return None
     if not all(_is_plain(branch, expensive) for branch in branches):
         return None
-    made = rebuild(body, _choose)
-    if any(inner.regions for inner in made.nodes) or not _is_inside(made, ranges):
+    made, carried = rebuild(body, _choose), node.attrs["carried"]
+    made = with_switches(made, node.inputs[1 : 1 + carried])
+    looked = _looked_at(body)
+    if any(inner.regions for inner in made.nodes) or not _is_inside(made, ranges, looked):
         return None
-    return None if trips_apart(made, node.attrs["carried"], ranges) is None else made
+    together = trips_apart(made, carried, ranges, {number for number, _ in looked}) is not None
+    return made if together or (arrays == {False} and has_no_chain(made, carried)) else None
 
 
 def _is_plain(branch: Node, expensive: Costly) -> bool:
@@ -114,17 +126,29 @@ def _is_quick(node: Node, expensive: Costly) -> bool:
     return is_simple(node) and not may_raise(node) and quick
 
 
-def _is_inside(body: Graph, ranges: Ranges) -> bool:
-    """Tell whether all places that are read or written surely are in the arrays."""
+def _is_inside(body: Graph, ranges: Ranges, looked: set[tuple[Value, DimLike]]) -> bool:
+    """Tell whether all places that are read or written surely are in the arrays, or have been looked at before a branch."""
     for node in body.nodes:
-        if node.op.name in ("gather", "scatter"):
-            shape, first = node.inputs[0].shape, 1 if node.op.name == "gather" else 2
-            for axis, index in zip(node.attrs["axes"], node.inputs[first:]):
-                place = Linear() if is_array(index) else ranges.form(index)
-                room = ranges.size(shape[axis]) - place + -1
-                if is_array(index) or not (ranges.is_natural(place) and ranges.is_natural(room)):
-                    return False
+        for number, size in _places(node):
+            form = Linear() if is_array(number) else ranges.form(number)
+            natural = all(map(ranges.is_natural, (form, ranges.size(size) - form + -1)))
+            if is_array(number) or not (natural or (number, size) in looked):
+                return False
     return True
+
+
+def _places(node: Node) -> list[tuple[Value, DimLike]]:
+    """Return the indices that a node reads or writes at, and the sizes of the axes they are for."""
+    if node.op.name not in ("gather", "scatter"):
+        return []
+    shape, first = node.inputs[0].shape, 1 if node.op.name == "gather" else 2
+    return [(i, shape[axis]) for axis, i in zip(node.attrs["axes"], node.inputs[first:])]
+
+
+def _looked_at(body: Graph) -> set[tuple[Value, DimLike]]:
+    """Return where each trip reads or writes before its first branch."""
+    before = itertools.takewhile(lambda node: not node.regions, body.nodes)
+    return {place for node in before for place in _places(node)}
 
 
 # --- Choices -------------------------------------------------------------------------------------
@@ -140,19 +164,28 @@ class _Write(NamedTuple):
 
 
 def _choose(builder: Rewriter, node: Node) -> Sequence[Value | None] | None:
+    if node.op.name == "gather":  # made anew, so that what a branch reads again is found
+        return builder.copy(node, {v: v for v in node.inputs}).outputs
     if node.op.name != "cond":
         return None
-    predicate, *operands = node.inputs
-    sides = [_inlined(builder, side, operands) for side in node.regions]
+    sides = [_inlined(builder, node, k) for k in range(2)]
+    predicate = node.inputs[0]
     pairs = list(zip(*sides, strict=True))
     if not all(_fit(one, other) for one, other in pairs):
         return None
     return [_chosen(builder, predicate, one, other) for one, other in pairs]
 
 
-def _inlined(builder: Rewriter, side: Graph, operands: Sequence[Value]) -> list[Value | _Write]:
+def _inlined(builder: Rewriter, branch: Node, k: int) -> list[Value | _Write]:
     """Compute the numbers of a side here; return its results, writes that are not made among them."""
-    values = dict(zip(side.params, operands, strict=True))
+    side, (predicate, *operands) = branch.regions[k], branch.inputs
+    known = {predicate: k == 0}
+    if predicate.node.op.name == "logical_not":
+        known[predicate.node.inputs[0]] = k == 1
+    values = {
+        param: builder.constant(np.bool_(known[operand])) if operand in known else operand
+        for param, operand in zip(side.params, operands, strict=True)
+    }
     writes: dict[Value, _Write] = {}
     for node in side.nodes:
         if node.op.name == "scatter":
@@ -182,10 +215,10 @@ def _chosen(
     if write is None:
         assert isinstance(one, Value)
         assert isinstance(other, Value)
-        return one if one is other else builder.emit("where", predicate, one, other)
+        return chosen(builder, predicate, one, other)
     numbers = [_number(builder, side, write) for side in (one, other)]
-    chosen = builder.emit("where", predicate, *numbers)
-    return builder.emit("scatter", write.array, chosen, *write.indices, **write.scatter.attrs)
+    new = builder.emit("where", predicate, *numbers)
+    return builder.emit("scatter", write.array, new, *write.indices, **write.scatter.attrs)
 
 
 def _number(builder: Rewriter, side: Value | _Write, write: _Write) -> Value:

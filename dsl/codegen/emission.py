@@ -37,6 +37,7 @@ class Emitted(NamedTuple):
     far: bool
     recurs: bool
     masked: bool
+    steady: bool
     errors: list[ErrorSite]
     callbacks: list[Node]
     report: Report
@@ -85,7 +86,8 @@ class Emission:
         sites = [] if program.timer is None else program.timer.sites
         told = program.errors, program.callbacks, program.report, sites
         as_written = module.as_written and not link
-        ways = as_written, module.gathers, module.far, program.touched.recurs, module.masked
+        near = module.gathers, module.far, program.touched.recurs
+        ways = as_written, *near, module.masked, module.steady
         return Emitted(text, link, *ways, *told, is_long=module.is_long)
 
     def _program(self, in_place: bool) -> Program:

@@ -141,6 +141,7 @@ class Module:
             False  # whether elements that no near cache holds are read, one where the last one says
         )
         self.masked = False  # whether each trip of a loop cuts a whole number off to some bits
+        self.steady = False  # whether a loop asks in each trip for what stays
         self.device = False  # whether it is code for a GPU
         self.libdevice = False  # whether NVIDIA's library of functions can be linked to it
 
@@ -534,6 +535,18 @@ class Function:
         yield
         if not self.terminated:
             self.branch(head)
+        self.continue_in(after)
+
+    @contextlib.contextmanager
+    def again(self, condition: Callable[[], Value]) -> Iterator[None]:
+        """Run the block as long as the condition is true: a loop around others, that LLVM has no need to unroll."""
+        head, body, after = self.label("parts"), self.label("part"), self.label("done")
+        self.start(head)
+        self.branch_if(condition(), body, after)
+        self.start(body)
+        yield
+        once = self.module.metadata('!{!"llvm.loop.unroll.disable"}')
+        self.branch(head, f", !llvm.loop {self.module.metadata(f'distinct !{{%self, {once}}}')}")
         self.continue_in(after)
 
     def weights(self, unlikely: int | None) -> str:

@@ -67,6 +67,9 @@ class Program:
         self.in_place = in_place
         self.writes = self.failures = 0  # places that write arguments, places that can fail
         self.spoils = False  # whether a call that fails may leave an argument changed
+        self.safe: set[tuple[ir.Node, int]] = (
+            set()
+        )  # accesses, by axis, of which it has been looked whether they fail
         self.checks = config.bounds_checks == "on"
         self.pointers: dict[int, Value] = {}  # of params that are arrays of rank 0
         self.constants: dict[ir.Node, Value] = {}
@@ -85,6 +88,15 @@ class Program:
         """Remember that the program can fail here; it must not if an argument has been written."""
         self.failures += 1
         self.spoils |= self.writes > 0
+
+    def failing(self) -> tuple[int, int, bool]:
+        """Return where the program can fail so far, for `forget`."""
+        return len(self.errors), self.failures, self.spoils
+
+    def forget(self, state: tuple[int, int, bool]) -> None:
+        """Drop the places of failures that came later."""
+        count, self.failures, self.spoils = state
+        del self.errors[count:]
 
     # -- the whole function ------------------------------------------------------------------------------------------
 

@@ -87,6 +87,8 @@ class Region:
         self.last: dict[ir.Value, int] = {}
         self.within: dict[ir.Node, Within] = {}  # updates of parts, by those that put them back
         self.loop: Loop | None = None  # whose body this is
+        # How far places are from what indices for axes of some sizes say, where that has been looked at before.
+        self.offsets: dict[tuple[ir.Value, DimLike], Value] = {}
 
     def inner(self, graph: ir.Graph) -> Self:
         """Return a region inside this one: it knows the sizes of its params that operands here give, alone or in a sum."""

@@ -19,12 +19,20 @@ from dsl.codegen.report import ErrorSite
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike, lower_bound
 from dsl.ir.facts import depends
-from dsl.ir.types import Shape, size_of
+from dsl.ir.types import I64, Shape, size_of
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
 
-__all__ = ["check_box", "check_span", "check_start", "checked_index", "emit_check", "emit_scalar"]
+__all__ = [
+    "check_box",
+    "check_span",
+    "check_start",
+    "checked_index",
+    "emit_check",
+    "emit_scalar",
+    "placed",
+]
 
 
 def emit_scalar(region: Region, node: ir.Node) -> None:
@@ -112,15 +120,28 @@ def wrapped(region: Region, node: ir.Node, source: ir.Value, axis: int, size: Di
     if not natural and not region.program.checks:
         return at_register(wrap_index(fn, given, dtype, region.dim(size))[0], source, True)
     exact = region.ranges.is_exact(form)
-    place = region.ranges.checked.get((form, count)) if exact else None
+    offset = region.offsets.get((source, size))
+    place = region.ranges.checked.get((form, count))
     if place is None:
-        place = in_bounds(region, ErrorSite("index", node, axis), wide, region.dim(size), natural)
+        if offset is not None:
+            place = fn.binary("add", wide, offset)
+        else:
+            place = placed(region, node, axis, wide, region.dim(size), natural=natural)
         region.ranges.checked[form, count] = place
     elif place.owner is not fn:
         place = wide if natural else wrap_index(fn, given, dtype, region.dim(size))[0]
     if exact and (natural or region.ranges.is_natural(form + count)):
         region.ranges.assume(count - form + -1)  # it has been checked: what follows may rely on it
     return at_register(place, source, not natural)
+
+
+def placed(
+    region: Region, node: ir.Node, axis: int, given: Value, size: Operand, *, natural: bool = False
+) -> Value:
+    """Return an index for an axis counted from the start, or stop, unless it has been looked before whether to stop."""
+    if (node, axis) not in region.program.safe:
+        return in_bounds(region, ErrorSite("index", node, axis), given, size, natural)
+    return given if natural else wrap_index(region.fn, given, I64, size)[0]
 
 
 def in_bounds(region: Region, site: ErrorSite, given: Value, size: Operand, natural: bool) -> Value:

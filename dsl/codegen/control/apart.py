@@ -14,6 +14,7 @@ One trip may write what all others read. It is made alone, between those before 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import NamedTuple
 
 from dsl.codegen.control.passing import home_of
@@ -37,8 +38,13 @@ class Trip(NamedTuple):
     plus: int
 
 
-def trips_apart(body: ir.Graph, carried: int, ranges: Ranges) -> list[Trip] | None:
-    """Return the trips that are to be made alone, one at most, or None if trips meet; the ranges are those of the loop's body."""
+def trips_apart(
+    body: ir.Graph, carried: int, ranges: Ranges, inside: Container[ir.Value] = ()
+) -> list[Trip] | None:
+    """Return the trips that are to be made alone, one at most, or None if trips meet; the ranges are those of the loop's body.
+
+    Indices that are `inside` are no less than 0, as others must be known to be.
+    """
     pairs = zip(body.params[1 : 1 + carried], body.results, strict=True)
     arrays = [(param, result) for param, result in pairs if is_array(param)]
     written = {result.node for _, result in arrays}
@@ -48,7 +54,7 @@ def trips_apart(body: ir.Graph, carried: int, ranges: Ranges) -> list[Trip] | No
     steady = set(body.params[1 + carried :])
     alone: dict[Linear, Trip] = {}
     for param, result in arrays:
-        met = _meetings(body, ranges, number, steady, param, result)
+        met = _meetings(body, ranges, number, steady, param, result, inside)
         if met is None:
             return None
         alone |= met
@@ -69,7 +75,8 @@ def _is_element(node: ir.Node) -> bool:
 
 
 def _meetings(
-    body: ir.Graph, ranges: Ranges, number: Atom, steady: set[ir.Value], param: ir.Value, result: ir.Value
+    body: ir.Graph, ranges: Ranges, number: Atom, steady: set[ir.Value], param: ir.Value, result: ir.Value,
+    inside: Container[ir.Value],
 ) -> dict[Linear, Trip] | None:  # fmt: skip
     """Return the trips that write what others read of an array, each by its number; None if that cannot be told."""
     node = result.node
@@ -77,14 +84,14 @@ def _meetings(
         return None
     if node.attrs["mode"] != "update" or home_of(body, result) != body.params.index(param):
         return None
-    write = _place_of(ranges, node, number)
+    write = _place_of(ranges, node, number, inside)
     if write is None or not any(_moves(index, number) for index in write.values()):
         return None
     found = {}
     for user in body.nodes:
         if user is node or (param not in user.inputs and result not in user.inputs):
             continue
-        read = _place_of(ranges, user, number) if user.inputs[0] is param else None
+        read = _place_of(ranges, user, number, inside) if user.inputs[0] is param else None
         if read is None:
             return None
         if not _beside(ranges, number, write, read):
@@ -95,16 +102,20 @@ def _meetings(
     return found
 
 
-def _place_of(ranges: Ranges, node: ir.Node, number: Atom) -> Place | None:
+def _place_of(
+    ranges: Ranges, node: ir.Node, number: Atom, inside: Container[ir.Value]
+) -> Place | None:
     """Return where a node reads or writes one element, by axis, made of the trip's number and of what stays in all trips."""
     if node.op.name == "slice":
         starts = enumerate(node.attrs["start"])
         return {axis: Linear((), k) for axis, k in starts if isinstance(k, int)}
     if node.op.name not in ("gather", "scatter"):
         return None
-    found = {axis: ranges.form(index) for axis, index in _indices(node).items()}
+    indices = _indices(node)
+    found = {axis: ranges.form(index) for axis, index in indices.items()}
+    natural = all(i in inside or ranges.is_natural(ranges.form(i)) for i in indices.values())
     steady = all(atom.number <= number.number for form in found.values() for atom, _ in form.terms)
-    return found if steady and all(map(ranges.is_natural, found.values())) else None
+    return found if steady and natural else None
 
 
 def _indices(node: ir.Node) -> dict[int, ir.Value]:

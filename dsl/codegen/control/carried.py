@@ -146,25 +146,26 @@ class Loop:
         given.extend(self.fixed)
         inner = region.inner(graph)
         inner.loop = self if is_body else None
-        self.inform(inner, graph)
+        inner.ranges = self.known(graph)
         for param, value in zip(graph.params, given, strict=True):
             self.learn(inner, param, value)
         for param, value in zip(graph.params, given, strict=True):
             self.bind(inner, param, value)
         return inner
 
-    def inform(self, inner: Region, graph: ir.Graph) -> None:
-        """Pass on what is known about integers: invariants stay, and what only grows is never below its start."""
+    def known(self, graph: ir.Graph) -> Ranges:
+        """Return what is known about integers: invariants stay, and what only grows is never below its start."""
         outer = self.region.ranges
-        inner.ranges = Ranges(outer)
-        inner.ranges.facts.update(self.facts)
+        inner = Ranges(outer)
+        inner.facts.update(self.facts)
         params = graph.params[self.skip if graph is self.body else 0 :]
         for item, param in zip(self.carried, params):
             if is_integer(param):
-                inner.ranges.forms[param] = self.forms[item]
+                inner.forms[param] = self.forms[item]
         for param, operand in zip(params[len(self.carried) :], self.invariants, strict=True):
             if is_integer(operand):
-                inner.ranges.forms[param] = outer.form(operand)
+                inner.forms[param] = outer.form(operand)
+        return inner
 
     def bounds(self, node: ir.Node) -> dict[Carried, Linear]:
         """What is known of carried integers in all trips."""

@@ -6,6 +6,8 @@ does, as that keeps LLVM from unrolling them: they tell how many trips they made
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,9 @@ from dsl.codegen.control.apart import Trip, trips_apart
 from dsl.codegen.control.brief import MOST, goes_through_bits, is_brief
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.control.endings import endings
+from dsl.codegen.control.forecast import failing_first
+from dsl.codegen.control.spans import Spans, spans_of
+from dsl.codegen.control.steady import takes_one_side
 from dsl.codegen.control.weights import is_loop, weight
 from dsl.codegen.frame import STATUS
 from dsl.codegen.kernels.vectors import Recorded, WideLoops, read_loop
@@ -69,6 +74,7 @@ def emit_while(region: Region, node: ir.Node) -> None:
             _poll(region)
             left.set(every)
     fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
+    fn.module.steady |= takes_one_side(loop)
     fn.branch(head)
     fn.continue_in(after)
     if brief and not _has_loops(body) and not goes_through_bits(node):
@@ -79,10 +85,15 @@ def emit_while(region: Region, node: ir.Node) -> None:
 
 
 def emit_scan(region: Region, node: ir.Node) -> None:
+    with failing_first(region, node):
+        _scan(region, node)
+
+
+def _scan(region: Region, node: ir.Node) -> None:
     (body,) = node.regions
-    fn = region.fn
     trips = _single(region, node.inputs[0])
     loop = Loop(region, node, node.inputs[1:], 1)
+    spans = Spans(loop, [] if _has_loops(body) or _is_short(node, _FEW) else spans_of(loop)[0])
     loop.begin()
     if any(emit(loop, trips, lambda: _poll(region)) for emit in (emit_repeats, emit_trapezoids)):
         loop.end()
@@ -90,55 +101,60 @@ def emit_scan(region: Region, node: ir.Node) -> None:
     every = _poll_every(body)
     spends = every > 1 and _has_loops(body)
     poll = every > 1 and not spends and not region.program.depth and not _is_short(node)
-    done = fn.variable("i64", 0)
-    end = fn.variable("i64")
-    if poll:
-        end.set(fn.minimum(trips, every))
-        chunk_head, chunk_body, after = fn.label("chunks"), fn.label("chunk"), fn.label("done")
-        fn.start(chunk_head)
-        fn.branch_if(fn.compare("slt", done.get(), trips), chunk_body, after)
-        fn.start(chunk_body)
-        low, high = done.get(), end.get()
-    else:
-        low, high = Value("0", "i64"), trips
+    chunks = _chunks(region, trips, every) if poll else nullcontext((0, trips))
+    with chunks as (low, high), spans.parts(low, high) as ends:
+        _trips(loop, ends, spans, every)
+    if every > 1 and not poll and not spends and region.program.depth:
+        _spend(region, trips)
+    loop.end()
+
+
+@contextmanager
+def _chunks(region: Region, trips: Value, every: int) -> Iterator[tuple[Operand, Operand]]:
+    """Run the block for so many trips after the others, and look for interrupts in between."""
+    fn = region.fn
+    done, end = fn.variable("i64", 0), fn.variable("i64", fn.minimum(trips, every))
+    with fn.again(lambda: fn.compare("slt", done.get(), trips)):
+        high = end.get()
+        yield done.get(), high
+        done.set(high)
+        end.set(fn.minimum(fn.add(high, every), trips))
+        with fn.if_(fn.compare("slt", high, trips)):
+            _poll(region)
+
+
+def _trips(loop: Loop, ends: tuple[Operand, Operand], spans: Spans, every: int) -> None:
+    """Emit the trips of a `scan` from one on, up to another."""
+    region, node, body = loop.region, loop.node, loop.body
+    fn = region.fn
     before, vectors = fn.point(), fn.module.wide_loops
     lines: list[str] = []
     alone: list[Trip] | None = None
-    with fn.loop(low, high, as_written=True, ahead=True) as trip:
+    with fn.loop(*ends, as_written=True, ahead=True) as trip:
         start = fn.point()
         inner = loop.enter(body, (trip,))
         inner.ranges.count(body.params[0], node.inputs[0], region.ranges)
+        inner.offsets = spans.offsets
         _run(loop, inner)
         loop.next(inner, body)
         if not _is_short(node, _FEW):
-            alone = trips_apart(body, len(loop.carried), inner.ranges)
+            alone = trips_apart(body, len(loop.carried), inner.ranges, spans.indices)
         if alone is not None:
             lines = fn.since(start)
         if every == 1:
             _poll(region)
-        elif spends:
+        elif every > 1 and _has_loops(body):
             _spend(region, 1)
             _poll_if_spent(region)
     by_vectors = read_loop(lines, trip)
     if by_vectors is not None:
         fn.go_back(before)
         fn.module.wide_loops += 1
-        _by_vectors(loop, by_vectors, low, high, alone or [])
+        _by_vectors(loop, by_vectors, *ends, alone or [])
     else:
         fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
         fn.module.masked |= loop.is_masked()
-    if poll:
-        done.set(high)
-        end.set(fn.minimum(fn.add(high, every), trips))
-        with fn.if_(fn.compare("slt", high, trips)):
-            _poll(region)
-        once = region.program.module.metadata('!{!"llvm.loop.unroll.disable"}')
-        keep = region.program.module.metadata(f"distinct !{{%self, {once}}}")
-        fn.branch(chunk_head, f", !llvm.loop {keep}")
-        fn.continue_in(after)
-    elif every > 1 and not spends and region.program.depth:
-        _spend(region, trips)
-    loop.end()
+        fn.module.steady |= not _is_short(node, _FEW) and takes_one_side(loop)
 
 
 def _run(loop: Loop, inner: Region) -> None:

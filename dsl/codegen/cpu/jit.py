@@ -42,6 +42,7 @@ __all__ = [
     "AS_WRITTEN",
     "BRANCHES",
     "NO_GATHERS",
+    "SPLIT",
     "UNROLL",
     "CacheStats",
     "Code",
@@ -83,6 +84,9 @@ BRANCHES = "branches"
 
 UNROLL = "unroll"
 """The flag for such text with a loop that gains by several trips in one: what cuts numbers off to some bits is then done once."""
+
+SPLIT = "split"
+"""The flag for code with loops that ask in each trip for what stays: LLVM makes a loop for each answer, at its level 3 alone."""
 
 _FEW_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 """What is done to such text: variables become registers, what is computed for nothing goes. Numbering values (GVN) and rotating
@@ -250,7 +254,7 @@ def _load(key: str, text: str, level: int, flags: tuple[str, ...], link: tuple[s
 def _check(level: int, flags: tuple[str, ...]) -> None:
     if level not in (0, 1, 2, 3):
         raise InternalError(f"optimisation level {level!r}: expected 0, 1, 2 or 3")
-    named = [*_SWITCHES, AS_WRITTEN, NO_GATHERS, BRANCHES, UNROLL]
+    named = [*_SWITCHES, AS_WRITTEN, NO_GATHERS, BRANCHES, SPLIT, UNROLL]
     for flag in flags:
         if flag not in named and not re.fullmatch(r"[+-][\w.-]+", flag):
             raise InternalError(
@@ -420,7 +424,7 @@ def _optimized(
 
 def _run_passes(module: Any, machine: Any, level: int, flags: tuple[str, ...]) -> None:
     llvm = _llvm()
-    with llvm.create_pipeline_tuning_options(speed_level=level) as options:
+    with llvm.create_pipeline_tuning_options(speed_level=3 if SPLIT in flags else level) as options:
         for flag, part in _SWITCHES.items():
             setattr(options, part, flag not in flags)
         with llvm.create_pass_builder(machine, options) as builder, _passes(builder, flags) as all:

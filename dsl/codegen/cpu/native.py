@@ -213,7 +213,8 @@ def _flags(emission: Emission) -> tuple[str, ...]:
     far = (jit.BRANCHES,) if module.far else ()
     if module.as_written or (module.text.count("\n") > MOST_LINES and not module.link):
         return (jit.AS_WRITTEN, *far, *((jit.UNROLL,) if module.masked else ()))
-    found = (*far, *(("no-slp",) if module.recurs else ()))
+    once = (jit.SPLIT,) if module.steady else ()
+    found = (*far, *(("no-slp",) if module.recurs else ()), *once)
     return found if module.gathers else (jit.NO_GATHERS, *found)
 
 
