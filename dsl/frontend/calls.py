@@ -68,7 +68,7 @@ _ITERATORS = {
 # Builtins that go through items, and whether it is open how far, or when.
 _TAKES: dict[Any, bool] = {
     builtins.list: False, builtins.sum: False, builtins.min: False, builtins.max: False, builtins.sorted: False,
-    np.fromiter: False, math.prod: False, math.fsum: False, functools.reduce: False, builtins.any: True, builtins.all: True,
+    np.fromiter: False, math.prod: False, math.fsum: False, functools.reduce: False,
     builtins.zip: True, builtins.enumerate: True, builtins.map: True, builtins.filter: True, itertools.accumulate: True,
 }  # fmt: skip
 _READERS = {np.take, np.take_along_axis}
