@@ -45,10 +45,12 @@ from dsl.frontend.user_code import (
     package_of,
 )
 
-__all__ = ["BUILTINS", "LIST_METHODS", "RUNTIME", "call", "converted"]
+__all__ = ["BUILTINS", "CALLED", "LIST_METHODS", "RUNTIME", "call", "converted"]
 
 BUILTINS: dict[Any, Callable[..., Any]] = {}
 """Functions and classes of Python and NumPy, and what traced code calls in their place."""
+CALLED: dict[type, Callable[..., Any]] = {}
+"""Classes of Python's whose instances are called, and what traced code calls with them."""
 LIST_METHODS: dict[str, Callable[..., Any]] = {}
 """Methods of Python's lists that compare items, which may be traced, take a place, or may make a list a traced one."""
 RUNTIME: list[Callable[[types.FunctionType], Any]] = []
@@ -339,6 +341,8 @@ def _derive_finish(cls: Any, obj: Any) -> None:
 def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(fn, functools.partial):
         return call(fn.func, *fn.args, *args, **{**fn.keywords, **kwargs})
+    if type(fn) in CALLED:
+        return CALLED[type(fn)](fn, *args, **kwargs)
     inner = getattr(type(fn), "dsl_inline", None)
     if inner is not None:
         return inner(fn, args, kwargs)
@@ -350,6 +354,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
 
         return folds.vectorized(fn, args, kwargs)
     owner = getattr(fn, "__self__", None)
+    if isinstance(fn, types.MethodWrapperType) and fn.__name__ == "__setattr__":
+        return call(object.__setattr__, owner, *args)
     if type(owner) is list and fn.__name__ in ("extend", "sort"):
         return LIST_METHODS[fn.__name__](owner, *args, **kwargs)
     if type(owner) is list and fn.__name__ in LIST_METHODS and has_traced([owner, args]):

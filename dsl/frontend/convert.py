@@ -676,6 +676,9 @@ class _Rewriter(ast.NodeTransformer):
         return [self._delete(target, node) for target in node.targets]
 
     def _delete(self, target: ast.expr, at: ast.Delete) -> Any:
+        if isinstance(target, ast.Attribute):
+            gone = _runtime("delattr", self.visit(target.value), ast.Constant(target.attr))
+            return _located(ast.Expr(gone), at)
         if not isinstance(target, ast.Subscript):
             return ast.copy_location(ast.Delete([self.visit(target)]), at)
         gone = _runtime("delitem", self._changed(target.value), self._index(target.slice))

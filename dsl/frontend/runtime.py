@@ -57,6 +57,7 @@ class Runtime:
     attr_to_change = staticmethod(attributes.attribute_to_change)
     method = staticmethod(attributes.find_method)
     setattr = staticmethod(attributes.set_attribute)
+    delattr = staticmethod(attributes.delete_attribute)
     aug_setattr = staticmethod(attributes.augment_attribute)
 
     getitem = staticmethod(subscripts.get_item)

@@ -31,7 +31,7 @@ from dsl.frontend.scopes import (
 )
 from dsl.frontend.signature import Arguments, Leaf, Same, signature_of
 from dsl.frontend.sizes import Pattern
-from dsl.frontend.state import Undefined, is_numeric, put_back, refill
+from dsl.frontend.state import Undefined, is_numeric, put_back, refill, setter_of
 from dsl.frontend.strides import unknown
 from dsl.frontend.text import TracedText
 from dsl.frontend.traced import Kind, Traced, lift, read
@@ -166,7 +166,7 @@ class TracedFunction:
             if in_place:
                 refill(getattr(obj, name), structure, leaves)
             else:
-                setattr(obj, name, unflatten(structure, leaves))
+                setter_of(obj)(obj, name, unflatten(structure, leaves))
         structure, sources = self.result
         return unflatten(structure, [deliver(s) for s in sources])
 
