@@ -14,7 +14,7 @@ import pytest
 from plainly import assert_equal, check_as_plain
 
 import dsl
-from dsl.errors import UnsupportedError
+from dsl.errors import LeakError, UnsupportedError
 
 
 class Rows:
@@ -398,3 +398,49 @@ def test_objects_are_formatted_as_their_class_says() -> None:
         return x
 
     check_as_plain(formatted, np.ones(2))
+
+
+# -- what calls share ---------------------------------------------------------------------------------------------
+
+
+class Shared:
+    items: list[Any] = []
+
+    def add(self, v):
+        self.items.append(v)
+        return v
+
+
+def kept(v, held=[]):  # noqa: B006
+    held.append(v)
+    return v
+
+
+def kept_by_name(v, *, more={"v": 0}):  # noqa: B006
+    more["v"] = v
+    return v
+
+
+@pytest.mark.parametrize("keep", [kept, kept_by_name, lambda v: Shared().add(v)])
+def test_what_outlives_a_call_gets_no_traced_values(keep: Any) -> None:
+    with pytest.raises(LeakError, match="container from outside"):
+        dsl.jit(lambda x: keep(x[0]))(np.ones(2))
+    assert (kept.__defaults__, kept_by_name.__kwdefaults__, Shared.items) == (
+        ([],),
+        {"more": {"v": 0}},
+        [],
+    )
+
+
+def test_comparisons_of_lists_are_bools_and_items_are_counted_through() -> None:
+    def compared(x):
+        items = list(x[0])
+        return (
+            items == items[:],
+            items != items[::-1],
+            (x[0, 0],) == (x[0, 1],),
+            x.item(3),
+            x.item(1, 0),
+        )
+
+    check_as_plain(compared, np.arange(4.0).reshape(2, 2))

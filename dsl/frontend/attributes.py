@@ -75,6 +75,16 @@ def read_attribute(obj: Any, name: str) -> Any:
     note_reading(obj)
     if id(obj) in trace.outside or isinstance(value, np.ndarray):
         return from_outside(obj, name, value)
+    if is_mutable(value) and name not in getattr(obj, "__dict__", {}):
+        return _of_class(obj, name, value)
+    return value
+
+
+def _of_class(obj: Any, name: str, value: Any) -> Any:
+    """Take a list or dict of a class, which all its instances share, as what was there before."""
+    for base in type(obj).__mro__:
+        if vars(base).get(name) is value:
+            return from_outside(base, name, value, earlier=True)
     return value
 
 

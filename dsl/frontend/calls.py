@@ -23,7 +23,7 @@ from dsl.frontend import formatting
 from dsl.frontend.accesses import noting
 from dsl.frontend.array_likes import as_arrays, as_blocks, has_array
 from dsl.frontend.branches import is_missing
-from dsl.frontend.captures import adopt, watched
+from dsl.frontend.captures import adopt, from_outside, watched
 from dsl.frontend.choices import note_reading
 from dsl.frontend.convert import convert, is_converted
 from dsl.frontend.iterators import as_cursor, rest_of
@@ -190,12 +190,22 @@ def _lists_traced(item: Any) -> bool:
 
 def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     trace = the_trace()
-    if is_converted(fn) and len(trace.scopes) > 1:
+    if not is_converted(fn) and is_users(fn):
+        _watch_defaults(fn)
+    elif is_converted(fn) and len(trace.scopes) > 1:
         _open_defaults(fn, trace.scopes[-1])
     if trace.trial and is_users(fn):
         with trace.calling(fn):
             return _run_function(fn, args, kwargs)
     return _run_function(fn, args, kwargs)
+
+
+def _watch_defaults(fn: types.FunctionType) -> None:
+    """Remember the lists and dicts that are defaults of a function from outside, which are there at every call."""
+    for holder in (fn.__defaults__ or (), fn.__kwdefaults__ or {}):
+        for key, item in holder.items() if isinstance(holder, dict) else enumerate(holder):
+            if is_mutable(item):
+                from_outside(holder, key, item, earlier=True)
 
 
 def _open_defaults(fn: types.FunctionType, scope: Scope) -> None:

@@ -368,13 +368,13 @@ class Traced:
         _UFUNCS["setitem"](self, key, value)
 
     def item(self, *index: Any) -> Any:
-        chosen = (
-            self[index[0] if len(index) == 1 and isinstance(index[0], tuple) else index]
-            if index
-            else self.reshape(())
-        )
-        if index and self.ndim > 1 and len(index) == 1 and not isinstance(index[0], tuple):
-            chosen = self.reshape(-1)[index[0]]
+        place: Any = index[0] if len(index) == 1 else index
+        if not index:
+            chosen = self.reshape(())
+        elif isinstance(place, tuple):
+            chosen = self[place]
+        else:
+            chosen = self.reshape(-1)[place]
         return fresh(read(chosen), Kind.PYTHON)
 
     def fill(self, value: Any) -> None:
