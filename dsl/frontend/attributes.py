@@ -52,6 +52,8 @@ __all__ = [
 def read_attribute(obj: Any, name: str) -> Any:
     """Read an attribute."""
     note_reading(obj)
+    if name == "__class__" and isinstance(obj, (Traced, TracedList)):
+        return BUILTINS[type](obj)
     found = declared(type(obj), name)
     own = own_method(found, "__get__")
     if own is not None and current_trace() is not None and _is_managed(obj, found, name):
@@ -194,7 +196,8 @@ def augment_attribute(obj: Any, name: str, op: str, value: Any) -> None:
 
 def delete_attribute(obj: Any, name: str) -> None:
     """`del obj.name`."""
-    if current_trace() is not None and not was_made_here(obj):
+    trace = current_trace()
+    if trace is not None and id(obj) in trace.outside:
         raise UnsupportedError(
             f"the attribute `{name}` of an object from outside of the function is deleted",
             location=here(), remedy="assign None to it, or delete it in the caller",

@@ -175,8 +175,8 @@ def _divmod(a: Any, b: Any) -> Any:
 
 
 def _map(fn: Any, *items: Any) -> Any:
-    def make(rows: Any) -> list[Any]:
-        return [call(fn, *row) for row in rows]
+    def make(rows: Any) -> Any:
+        return itertools.starmap(functools.partial(call, fn), rows)
 
     rows = loops.zip_(*items)
     if sequences.is_open(rows):

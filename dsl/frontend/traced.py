@@ -342,7 +342,7 @@ class Traced:
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
             raise TypeRuleError("iteration over a 0-d array", location=here())
-        return iter([self[k] for k in range(len(self))])
+        return map(self.__getitem__, range(len(self)))  # each as it is when it is asked for
 
     def __contains__(self, item: Any) -> Any:
         return bool(_FUNCTIONS["any"](self == item))
