@@ -1709,6 +1709,42 @@ def completed(a):
     return np.sum(q)
 
 
+def _rough_root(x):
+    i = 0x5FE6EB50C7B537A9 - (x.view(np.int64) >> 1)
+    return np.sum(i.view(float))
+
+
+def _rough_logarithm(x):
+    return np.sum(x.view(np.int64) * 2.0**-52)
+
+
+def _cleared_sign(x):
+    y = x.copy()
+    y.view(np.int64)[:] &= 0x7FFFFFFFFFFFFFFF
+    return np.sum(y)
+
+
+def _without_a_number_of_bits(x):
+    """Bits that choose, sort or are no part of the result may be looked at."""
+    bits = x.view(np.int64)
+    signs = np.where(bits >> 63 == 0, 1.0, -1.0)
+    return np.sum((signs * x)[np.argsort(bits)] * dsl.stop_gradient(0 * bits + x))
+
+
+@pytest.mark.parametrize("fn", [_rough_root, _rough_logarithm, _cleared_sign])
+def test_bits_that_become_numbers_have_no_derivative(fn: Any) -> None:
+    x = np.array([1.0, -2.0])
+    with raises("`bitcast` cannot be differentiated", "view(np.int64)", "Fix: "):
+        dsl.grad(fn)(x)
+    with raises("`bitcast` cannot be differentiated", "view(np.int64)", "Fix: "):
+        dsl.jvp(fn, (x,), (x,))
+
+
+def test_bits_may_choose() -> None:
+    x = np.array([1.0, -2.0])
+    np.testing.assert_array_equal(dsl.grad(_without_a_number_of_bits)(x), [-2.0, -1.0])
+
+
 @pytest.mark.parametrize(
     "transform", [dsl.grad, lambda f: lambda x: dsl.jvp(f, (x,), (x,))], ids=["grad", "jvp"]
 )

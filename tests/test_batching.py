@@ -787,6 +787,13 @@ def test_a_size_of_each_item_is_refused() -> None:
         batched_graph(graph, [TensorType(I64, (3,))], [True], 3)
 
 
+def test_a_refusal_names_what_the_user_called() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"`full`, which `np.bincount` needs, cannot(.|\n)*test_batching.py"
+    ):
+        dsl.vmap(lambda x: np.bincount(x, minlength=4))(np.array([[1, 2], [0, 1]]))
+
+
 def test_a_size_that_items_share_is_data() -> None:
     def run(a: Algebra, n: Value, x: Value) -> Value:
         size = a.builder.as_dim(n)

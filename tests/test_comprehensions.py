@@ -13,6 +13,7 @@ import pytest
 from plainly import check_as_plain
 
 import dsl
+from dsl.errors import BranchError, UnsupportedError
 
 UP, MIXED = np.arange(1.0, 7.0), np.array([3.0, -1, 4, -1, 5, -9])
 PRICES = np.array([2.0, 9.0, 4.0])
@@ -314,3 +315,64 @@ def test_gradients_and_batches_of_a_comprehension_over_many_items() -> None:
     np.testing.assert_allclose(dsl.grad(energy)(x[0]), 3 * x[0] ** 2)
     np.testing.assert_allclose(dsl.vmap(dsl.grad(energy))(x), 3 * x**2)
     np.testing.assert_allclose(dsl.hessian(energy)(x[0]), np.diag(6 * x[0]))
+
+
+def _counted(x):
+    seen = [0]
+
+    def positive(v):
+        seen[0] += 1
+        return v > 0
+
+    found = any(positive(v) for v in x), all(positive(v) for v in x)
+    return found, any(positive(w) for v in x if v < 0 for w in (v, -v)), seen[0]
+
+
+def _logged(x, log):
+    def note(k, v):
+        log[k] = v
+        return v > 0
+
+    def rises(v):
+        return x[int(v) + 2] > v
+
+    return any(note(k, v) for k, v in enumerate(x)), all(map(rises, x[:-2]))
+
+
+def _neighbours(x):
+    found = any(x[k + 1] > x[k] for k in range(len(x)))
+    return found, any((hit := v) > 0 for v in x), hit
+
+
+@pytest.mark.parametrize("count", [4, 200])
+def test_any_and_all_ask_for_no_more_items_than_python_does(count: int) -> None:
+    x = np.arange(count) - 1.0
+    check_as_plain(_counted, x)
+    check_as_plain(_logged, x, np.zeros(count))
+    check_as_plain(_neighbours, x)
+    with pytest.raises(IndexError):
+        dsl.jit(_neighbours)(-x)
+
+
+def test_any_and_all_of_what_is_known_are_known() -> None:
+    def known(x, names):
+        sizes = all(x.shape[k] == k + 2 for k in range(x.ndim))
+        return x.sum(axis=0 if sizes else 1), any(map(str.isupper, names))
+
+    check_as_plain(known, np.ones((2, 3)), ["a", "B"])
+    check_as_plain(known, np.ones((3, 2)), ["a"])
+
+
+def test_a_search_through_an_iterator_that_something_else_uses_is_refused() -> None:
+    def rest(x):
+        items = (v + 1 for v in x)
+        return any(v > 2 for v in items), sum(items)
+
+    def calls(x):
+        items = (np.linalg.det(v) for v in x)
+        return any(items)
+
+    with pytest.raises(BranchError, match="how many items"):
+        dsl.jit(rest)(np.arange(3.0))
+    with pytest.raises(UnsupportedError, match="write the generator in the call"):
+        dsl.jit(calls)(np.ones((3, 2, 2)))

@@ -321,3 +321,29 @@ def test_nditer_with_flags_is_refused_with_a_remedy(make: Any) -> None:
 
     with pytest.raises(dsl.errors.UnsupportedError, match=r"np\.ndenumerate"):
         dsl.jit(program)(np.ones((2, 3)))
+
+
+def _ahead(x):
+    out = {}
+    for i, v in enumerate(x):
+        if i + 1 < 3:
+            x[i + 1] += v
+        out[f"k{i}"] = v
+    return out
+
+
+def _written_between(x):
+    items, doubled, rows = (v for v in x), map(lambda v: 2 * v, x), iter(x)  # noqa: C417
+    x[1] = 66.0
+    first = next(items)
+    x[2] = 55.0
+    return first, list(items), list(doubled), list(rows)
+
+
+@pytest.mark.parametrize("program", [_ahead, _written_between])
+def test_items_are_what_they_are_when_they_are_asked_for(program: Any) -> None:
+    check_as_plain(program, X.copy())
+
+
+def test_values_have_the_class_of_what_they_stand_for() -> None:
+    check_as_plain(lambda x: (x.__class__ is np.ndarray, x[0].__class__ is np.float64), X)

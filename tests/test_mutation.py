@@ -1354,3 +1354,25 @@ def test_derivatives_of_updates_through_masks() -> None:
     x = np.random.default_rng(2).uniform(-1, 2, 30)
     dsl.check_grads(masked, (x,), order=2)
     assert "nonzero" not in dsl.jit(dsl.grad(masked)).ir(x)
+
+
+WHOLE: dict[str, Any] = {
+    "[:]": lambda x: x[:],
+    "[...]": lambda x: x[...],
+    "view()": lambda x: x.view(),
+    "reshape": lambda x: x.reshape(x.shape),
+    "T": lambda x: x.T,
+    "itself": lambda x: x,
+    "asarray": np.asarray,
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_view_of_all_of_an_argument_is_a_new_object(name: str) -> None:
+    x = np.arange(3.0)
+    want, compiled = WHOLE[name](x), dsl.jit(WHOLE[name])
+    for _ in range(2):
+        got = compiled(x)
+        assert (got is x, got.base is x) == (want is x, want.base is x)
+        got[0] += 1
+    assert x[0] == 2

@@ -5,13 +5,16 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import itertools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from plainly import assert_equal, check_as_plain
 
 import dsl
+from dsl.errors import LeakError, UnsupportedError
 
 
 class Rows:
@@ -278,3 +281,166 @@ def test_branch_that_deletes_an_item_leaves_the_list_to_the_other() -> None:
 
     for x in (1.0, -1.0):
         assert dsl.jit(program)(Held(), x) == program(Held(), x)
+
+
+# -- attributes ---------------------------------------------------------------------------------------------------
+
+
+class Doubled:
+    """A descriptor: what is kept is one more than what is assigned, what is read twice of that."""
+
+    def __set_name__(self, owner, name):
+        self.name = f"_{name}"
+
+    def __get__(self, obj, owner=None):
+        return getattr(obj, self.name) * 2
+
+    def __set__(self, obj, value):
+        setattr(obj, self.name, value + 1)
+
+
+class Managed:
+    a = Doubled()
+
+    def __init__(self, v):
+        self.v = self.a = v
+
+    def scaled(self, x):
+        return x * self.v
+
+
+class Counting(Managed):
+    changes = 0
+
+    def __setattr__(self, name, value):
+        super().__setattr__("changes", self.changes + 1)
+        super().__setattr__(name, value * 3)
+
+
+class ByDict(Managed):
+    def __setattr__(self, name, value):
+        self.__dict__[name] = value * 3
+
+
+def assigned(obj, x):
+    obj.a = x
+    obj.v += x
+    return obj.a, obj.v
+
+
+def assigned_in_regions(obj, x):
+    for _ in range(3):
+        obj.v = obj.v + x
+    if x[0] > 1:
+        obj.a = x
+    else:
+        obj.v = 2 * x
+    return obj.v
+
+
+def by_name(obj, x):
+    setattr(obj, "v", getattr(obj, "v") + x)  # noqa: B009, B010
+    object.__setattr__(obj, "w", getattr(obj, "none", x))
+    read = operator.attrgetter("v", "w")(obj)
+    return read, operator.methodcaller("scaled", x)(obj), getattr(obj, "scaled")(x)  # noqa: B009
+
+
+def assigned_once(obj, x):
+    obj.v = obj.v + x
+    return obj.v
+
+
+CASES = [
+    *itertools.product((assigned, assigned_in_regions, by_name), (Managed, Counting)),
+    (assigned_once, ByDict),
+]
+
+
+@pytest.mark.parametrize(("program", "cls"), CASES)
+def test_attributes_are_assigned_once_and_read_as_they_are_now(program: Any, cls: Any) -> None:
+    mine, plain = cls(np.ones(2)), cls(np.ones(2))
+    compiled = dsl.jit(program)
+    for k in range(3):
+        x = np.full(2, k + 0.5)
+        assert_equal(compiled(mine, x), program(plain, x), "the result")
+        assert_equal(vars(mine), vars(plain), "the attributes")
+        vars(mine)["v"], vars(plain)["v"] = x + 1, x + 1
+
+
+def test_an_attribute_of_an_object_from_outside_is_not_deleted() -> None:
+    def delete(obj, x):
+        del obj.v
+        return x
+
+    with pytest.raises(UnsupportedError, match=r"`v` of an object from outside(.|\n)*del obj.v"):
+        dsl.jit(delete)(Managed(1.0), np.ones(2))
+
+
+# -- formats ------------------------------------------------------------------------------------------------------
+
+
+class Length:
+    def __init__(self, v):
+        self.v = v
+
+    def __format__(self, spec):
+        return f"{self.v:{spec or '.1f'}} m"
+
+    def __str__(self):
+        return f"a length of {self.v:.2f}"
+
+
+def test_objects_are_formatted_as_their_class_says() -> None:
+    def formatted(x):
+        one, known = Length(x[0]), Length(2.0)
+        print(f"{one} {one:.3f} {one!s} {known:.2f}", "{:.2f} {}".format(one, known))  # noqa: UP032
+        print("%s and %8s" % (one, 7), "%20s" % known, format(one, ".4f"))  # noqa: UP031
+        return x
+
+    check_as_plain(formatted, np.ones(2))
+
+
+# -- what calls share ---------------------------------------------------------------------------------------------
+
+
+class Shared:
+    items: list[Any] = []
+
+    def add(self, v):
+        self.items.append(v)
+        return v
+
+
+def kept(v, held=[]):  # noqa: B006
+    held.append(v)
+    return v
+
+
+def kept_by_name(v, *, more={"v": 0}):  # noqa: B006
+    more["v"] = v
+    return v
+
+
+@pytest.mark.parametrize("keep", [kept, kept_by_name, lambda v: Shared().add(v)])
+def test_what_outlives_a_call_gets_no_traced_values(keep: Any) -> None:
+    with pytest.raises(LeakError, match="container from outside"):
+        dsl.jit(lambda x: keep(x[0]))(np.ones(2))
+    assert (kept.__defaults__, kept_by_name.__kwdefaults__, Shared.items) == (
+        ([],),
+        {"more": {"v": 0}},
+        [],
+    )
+
+
+def test_comparisons_of_lists_are_bools_and_items_are_counted_through() -> None:
+    def compared(x):
+        items = list(x[0])
+        return (
+            items == items[:],
+            items != items[::-1],
+            (x[0, 0],) == (x[0, 1],),
+            x.item(3),
+            x.item(1, 0),
+        )
+
+    check_as_plain(compared, np.arange(4.0).reshape(2, 2))

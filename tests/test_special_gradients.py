@@ -42,6 +42,23 @@ def summed(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: fn(x).sum()
 
 
+def erasing(
+    write: Callable[[Any], None], fn: Callable[[Any], Any] = lambda x: 1 / x
+) -> Callable[[Any], Any]:
+    """Return a function that writes into its result."""
+
+    def written(x: Any) -> Any:
+        y = fn(x)
+        write(y)
+        return y
+
+    return written
+
+
+def at(index: Any, value: Any = 0.0) -> Callable[[Any], None]:
+    return lambda y: y.__setitem__(index, value)
+
+
 # What is not chosen has no say, however it comes to `where`.
 CHOSEN: dict[str, tuple[Any, Any, Any]] = {
     "sqrt": (lambda x: np.where(x > 0, np.sqrt(x), 0), floats(0, -1, 4), floats(0, 0, 0.25)),
@@ -73,6 +90,19 @@ CHOSEN: dict[str, tuple[Any, Any, Any]] = {
     "nanprod": (np.nanprod, floats(nan, 2, 3), floats(0, 3, 2)),
     "nanvar": (np.nanvar, floats(nan, 2, 4), floats(0, -1, 1)),
     "nanmedian": (np.nanmedian, floats(nan, 2, 4), floats(0, 0.5, 0.5)),
+}  # fmt: skip
+# Nor has what is overwritten.
+ERASED: dict[str, tuple[Any, Any, Any]] = {
+    "element": (erasing(at(0, 5.0)), floats(0, 2), floats(0, -0.25)),
+    "slice": (erasing(at(slice(0, None, 2))), floats(0, 2, 0), floats(0, -0.25, 0)),
+    "mask": (erasing(at(masked)), floats(0, 2), floats(0, -0.25)),
+    "indices": (erasing(at(np.array([0, 2]))), floats(0, 2, 0), floats(0, -0.25, 0)),
+    "infinite": (erasing(lambda y: y.__setitem__(np.isinf(y), 0)), floats(0, 2), floats(0, -0.25)),
+    "diagonal": (erasing(lambda y: np.fill_diagonal(y, 0)), floats([0, 1], [2, 0]), floats([0, -1], [-0.25, 0])),
+    "in sums": (erasing(at(0), lambda x: (y := 1 / x) * y * y + y), floats(0, 1), floats(0, -4)),
+    "transposed": (erasing(at((0, 1)), lambda x: (1 / x).T), floats([1, 2], [0, 1]), floats([-1, -0.25], [0, -1])),
+    "twice": (erasing(lambda y: (at(0)(y), at(-1)(y))), floats(0, 2, 0), floats(0, -0.25, 0)),  # type: ignore[func-returns-value]
+    "second order": (second(lambda x: erasing(at(0))(x).sum()), floats(0, 1), floats(0, 2)),
 }  # fmt: skip
 # A length has a kink at 0, not a pole; the mean of all its slopes there is 0.
 LENGTHS: dict[str, tuple[Any, Any, Any]] = {

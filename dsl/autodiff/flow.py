@@ -3,6 +3,9 @@
 A value is active if it depends on an active param through ops that have derivatives. It is live if, besides, a wanted
 result depends on it so. Loops are followed until nothing more becomes active or live.
 
+Integers that are the bits of an active value have no derivative. Where they become a number again, that number is active all the
+same: a derivative that must go through it is refused, at the node that took the bits.
+
 What other ranks take part in is active and live in any case: they may depend on active params of theirs, or be wanted there.
 """
 
@@ -51,24 +54,44 @@ def is_met(node: Node) -> bool:
 
 
 class Flow:
-    """The active and the live values of one graph."""
+    """The active and the live values of one graph; `stops` has the nodes that make numbers of bits, and those that took these."""
 
     def __init__(self, graph: Graph, active: Sequence[bool], wanted: Sequence[bool]) -> None:
-        self.active = _active(graph, active)
+        self.stops: dict[Node, Node] = {}
+        self.active = _active(graph, active, self.stops)
         self.live = _live(graph, self.active, wanted)
 
 
-def _active(graph: Graph, params: Sequence[bool]) -> set[Value]:
+def _active(
+    graph: Graph, params: Sequence[bool], stops: dict[Node, Node] | None = None
+) -> set[Value]:
     found = {p for p, on in zip(graph.params, params, strict=True) if on and carries(p)}
     if not found and not any(map(joins_ranks, graph.effects)):
         return found
+    bits: dict[Value, Node] = {}
     for node in graph.nodes:
         on = [value in found for value in node.inputs]
+        if (taken := _taken_by(node, on, bits)) is not None:
+            bits.update({v: taken for v in node.outputs if _may_be_bits(v)})
+            if node.op.name in ("bitcast", "cast") and carries(node.output):
+                found.add(node.output)
+                (stops if stops is not None else {})[node] = taken
         if any(on) or is_met(node):
             found.update(
                 v for v, is_on in zip(node.outputs, _outputs(node, on)) if is_on and carries(v)
             )
     return found
+
+
+def _taken_by(node: Node, on: list[bool], bits: dict[Value, Node]) -> Node | None:
+    """Return the node that took the bits of an active value which a node reads."""
+    if node.op.name == "bitcast" and on[0] and not carries(node.output):
+        return node
+    return next((bits[value] for value in node.inputs if value in bits), None)
+
+
+def _may_be_bits(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype.kind in "iu"
 
 
 def _outputs(node: Node, on: list[bool]) -> list[bool]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dsl.autodiff.flow import LOOPS, Flow, active_results, is_met, loop_activity, loop_liveness
 from dsl.autodiff.region import Region, copy_node, inline
-from dsl.autodiff.reverse import undifferentiable
+from dsl.autodiff.reverse import BITS, undifferentiable
 from dsl.errors import GradientError
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
@@ -46,6 +46,7 @@ def push(
 class _Walk:
     def __init__(self, builder: Builder, values: dict[Value, Value], flow: Flow) -> None:
         self.builder, self.values, self.live = builder, values, flow.live
+        self.stops = flow.stops
         self.a = Algebra(builder)
         self.tangents: dict[Value, Value] = {}
 
@@ -53,6 +54,8 @@ class _Walk:
         self.builder.loc, self.builder.placement = node.loc, placement_of(node)
         ts = [self.tangents.get(value) for value in node.inputs]
         wanted = [value in self.live for value in node.outputs]
+        if node in self.stops and any(wanted):
+            raise undifferentiable(self.stops[node], BITS)
         moves = any(t is not None for t in ts) and any(wanted)
         if not moves and not is_met(node):
             made = copy_node(self.builder, node, self.values)

@@ -23,7 +23,7 @@ from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.registry import Trait, placement_of
 from dsl.ir.types import TensorType
 
-__all__ = ["Backward", "Reverse", "Step"]
+__all__ = ["BITS", "Backward", "Reverse", "Step"]
 
 
 class Step(Protocol):
@@ -104,6 +104,8 @@ class Reverse:
         return [found.get(param, []) for param in self.graph.params]
 
     def _pull_node(self, a: Algebra, node: Node, found: dict[Value, list[Cotangent]]) -> None:
+        if node in self.flow.stops:
+            raise undifferentiable(self.flow.stops[node], BITS)
         gs = [combine(a, found.pop(v)) if v in found else None for v in node.outputs]
         live = [value in self.flow.live for value in node.inputs]
         if node in self.steps:
@@ -127,6 +129,9 @@ class Reverse:
         if rule.vjp is None:
             raise undifferentiable(node, rule.reason)
         return rule.vjp(a, self.made[node], gs)
+
+
+BITS = "bits are no numbers that could change a little"
 
 
 def undifferentiable(node: Node, reason: str) -> GradientError:

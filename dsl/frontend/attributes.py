@@ -6,14 +6,17 @@ it is undone there and becomes a result.
 
 from __future__ import annotations
 
+import builtins
 import functools
+import operator
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dsl.errors import BranchError
-from dsl.frontend.calls import call
+from dsl.errors import BranchError, UnsupportedError
+from dsl.frontend.calls import BUILTINS, CALLED, call
 from dsl.frontend.captures import from_outside
 from dsl.frontend.choices import note_change, note_reading
 from dsl.frontend.convert import MUTATORS
@@ -24,14 +27,22 @@ from dsl.frontend.objects import was_made_here
 from dsl.frontend.operators import augmented
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import current_trace, here
-from dsl.frontend.state import held_by, is_mutable, is_opaque, open_attribute, undefined_attribute
+from dsl.frontend.state import (
+    held_by,
+    is_mutable,
+    is_opaque,
+    open_attribute,
+    setter_of,
+    undefined_attribute,
+)
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import OBJECTS, forwarded
-from dsl.frontend.user_code import is_users
+from dsl.frontend.user_code import declared, is_generated_method, is_users, own_method
 
 __all__ = [
     "attribute_to_change",
     "augment_attribute",
+    "delete_attribute",
     "find_method",
     "read_attribute",
     "set_attribute",
@@ -41,7 +52,12 @@ __all__ = [
 def read_attribute(obj: Any, name: str) -> Any:
     """Read an attribute."""
     note_reading(obj)
-    found = getattr(type(obj), name, None)
+    if name == "__class__" and isinstance(obj, (Traced, TracedList)):
+        return BUILTINS[type](obj)
+    found = declared(type(obj), name)
+    own = own_method(found, "__get__")
+    if own is not None and current_trace() is not None and _is_managed(obj, found, name):
+        return call(own, found, obj, type(obj))
     kept = isinstance(found, functools.cached_property)
     getter = getattr(found, "func" if kept else "fget", None)
     if (
@@ -61,7 +77,22 @@ def read_attribute(obj: Any, name: str) -> Any:
     note_reading(obj)
     if id(obj) in trace.outside or isinstance(value, np.ndarray):
         return from_outside(obj, name, value)
+    if is_mutable(value) and name not in getattr(obj, "__dict__", {}):
+        return _of_class(obj, name, value)
     return value
+
+
+def _of_class(obj: Any, name: str, value: Any) -> Any:
+    """Take a list or dict of a class, which all its instances share, as what was there before."""
+    for base in type(obj).__mro__:
+        if vars(base).get(name) is value:
+            return from_outside(base, name, value, earlier=True)
+    return value
+
+
+def _is_managed(obj: Any, descriptor: Any, name: str) -> bool:
+    """Tell whether Python asks a descriptor for an attribute, and not the instance itself."""
+    return hasattr(type(descriptor), "__set__") or name not in getattr(obj, "__dict__", {})
 
 
 def _attribute(obj: Any, name: str) -> Any:
@@ -103,7 +134,8 @@ def find_method(obj: Any, name: str) -> Any:
         return functools.partial(_call_inside, held, name)
     if name in DEQUE_METHODS and isinstance(held, (list, TracedList)):
         return functools.partial(DEQUE_METHODS[name], held)
-    if isinstance(getattr(type(obj), name, None), (property, functools.cached_property)):
+    found = declared(type(obj), name)
+    if isinstance(found, (property, functools.cached_property)) or own_method(found, "__get__"):
         return read_attribute(obj, name)
     return getattr(obj, name)
 
@@ -123,6 +155,15 @@ def set_attribute(obj: Any, name: str, value: Any) -> None:
     if isinstance(obj, TracedOptional):
         words = f"has no attribute '{name}'"
         return obj.change(lambda held: set_attribute(held, name, value), words, "AttributeError")  # type: ignore[no-any-return]
+    own = own_method(obj, "__setattr__")
+    if own is not None and trace is not None and not is_generated_method(own):
+        return call(own, obj, name, value)  # type: ignore[no-any-return]
+    return _set_plainly(obj, name, value)
+
+
+def _set_plainly(obj: Any, name: str, value: Any) -> None:
+    """`object.__setattr__(obj, name, value)`: properties and descriptors of the user's are converted."""
+    trace = current_trace()
     setter = _setter(obj, name)
     if setter is not None and trace is not None:
         return call(setter, obj, value)  # type: ignore[no-any-return]
@@ -135,15 +176,65 @@ def set_attribute(obj: Any, name: str, value: Any) -> None:
         old = held_by(obj, name)
         scope = trace.scopes[-1]
         scope.attributes.setdefault((id(obj), name), (obj, name, old))
-    setattr(obj, name, value)
+    setter_of(obj)(obj, name, value)
 
 
-def _setter(obj: Any, name: str) -> types.FunctionType | None:
-    """Return what the user wrote to assign a property."""
-    setter = getattr(getattr(type(obj), name, None), "fset", None)
-    return setter if isinstance(setter, types.FunctionType) and is_users(setter) else None
+def _setter(obj: Any, name: str) -> Callable[..., Any] | None:
+    """Return what the user wrote to assign a property, or what a descriptor of the user's manages."""
+    held = declared(type(obj), name)
+    setter = getattr(held, "fset", None)
+    if isinstance(setter, types.FunctionType) and is_users(setter):
+        return setter
+    own = own_method(held, "__set__")
+    return functools.partial(call, own, held) if own is not None else None
 
 
 def augment_attribute(obj: Any, name: str, op: str, value: Any) -> None:
     """`obj.name op= value`."""
     set_attribute(obj, name, augmented(read_attribute(obj, name), op, value))
+
+
+def delete_attribute(obj: Any, name: str) -> None:
+    """`del obj.name`."""
+    trace = current_trace()
+    if trace is not None and id(obj) in trace.outside:
+        raise UnsupportedError(
+            f"the attribute `{name}` of an object from outside of the function is deleted",
+            location=here(), remedy="assign None to it, or delete it in the caller",
+        )  # fmt: skip
+    delattr(obj, name)
+
+
+# -- by name --------------------------------------------------------------------------------------------------------------
+
+
+def _getattr(obj: Any, name: str, *default: Any) -> Any:
+    """`getattr(obj, name, default)`."""
+    is_method = callable(getattr(type(obj), name, None))
+    try:
+        return find_method(obj, name) if is_method else read_attribute(obj, name)
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def _attributes(getter: Any, obj: Any) -> Any:
+    """Call an `operator.attrgetter`."""
+    found = [functools.reduce(_getattr, name.split("."), obj) for name in getter.__reduce__()[1]]
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def _call_method(caller: Any, obj: Any) -> Any:
+    """Call an `operator.methodcaller`."""
+    made, given = caller.__reduce__()
+    if not isinstance(made, functools.partial):
+        return call(find_method(obj, given[0]), *given[1:])
+    return call(find_method(obj, made.args[0]), *given, **made.keywords)
+
+
+BUILTINS.update({
+    builtins.getattr: _getattr, builtins.setattr: set_attribute, builtins.delattr: delete_attribute,
+    object.__setattr__: _set_plainly,
+})  # fmt: skip
+CALLED.update({operator.attrgetter: _attributes, operator.methodcaller: _call_method})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import functools
 import itertools
+import types
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from dsl.frontend import loops, sequences
 from dsl.frontend.array_likes import as_array, kind_of_items
 from dsl.frontend.calls import BUILTINS, call
 from dsl.frontend.conditions import logic, truth
-from dsl.frontend.iterators import Cursor
+from dsl.frontend.iterators import Cursor, generated, searched
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.library import has_traced
 from dsl.frontend.lists import TracedList
@@ -124,18 +125,39 @@ def _quantified(plain: Callable[[Any], bool], all_of: bool) -> Callable[[Any], A
     """Make `any` or `all`."""
 
     def apply(items: Any) -> Any:
-        items = as_array(items)
+        source, items = items, as_array(searched(items))
         if isinstance(items, Traced) and items.ndim == 1:
+            _end_somewhere(source, plain)
             return truth(_FUNCTIONS[plain.__name__](items))
-        items = list(items)
-        if not has_traced(items):
-            return plain(items)
+        left = iter(items)
+        for item in left:
+            chosen = truth(item)
+            if not isinstance(chosen, bool):
+                rest = list(left)
+                _end_somewhere(source, plain)
+                return _rest(chosen, rest)
+            if chosen is not all_of:
+                return chosen
+        return all_of
+
+    def _rest(chosen: Any, items: list[Any]) -> Any:
         if sequences.are_many(len(items)):
-            return call(plain, _FUNCTIONS["array"]([truth(item) for item in items]))
-        rest = tuple(functools.partial(truth, item) for item in items[1:])
-        return logic(truth(items[0]), rest, all_of)
+            return call(plain, _FUNCTIONS["array"]([chosen, *(truth(item) for item in items)]))
+        return logic(chosen, tuple(functools.partial(truth, item) for item in items), all_of)
 
     return apply
+
+
+def _end_somewhere(source: Any, plain: Any) -> None:
+    """Note that nobody knows how far a search went; refuse one that asks the user's functions for more items than Python does."""
+    if not isinstance(source, Cursor):
+        return
+    if not source.total:
+        raise UnsupportedError(
+            f"`{plain.__name__}` ends where the data says, and this iterator computes its items one by one",
+            location=here(), remedy=f"write the generator in the call: `{plain.__name__}(f(v) for v in x)`",
+        )  # fmt: skip
+    source.finish(lost=True)
 
 
 def _pow(base: Any, exponent: Any, modulus: Any = None) -> Any:
@@ -153,13 +175,15 @@ def _divmod(a: Any, b: Any) -> Any:
 
 
 def _map(fn: Any, *items: Any) -> Any:
-    def make(rows: Any) -> list[Any]:
-        return [call(fn, *row) for row in rows]
+    def make(rows: Any) -> Any:
+        return itertools.starmap(functools.partial(call, fn), rows)
 
     rows = loops.zip_(*items)
     if sequences.is_open(rows):
-        return sequences.collected(rows, make)
-    return sequences.each_of_many(rows, rows, make, lambda: [fn])
+        made = sequences.collected(rows, make)
+    else:
+        made = sequences.each_of_many(rows, rows, make, lambda: [fn])
+    return generated(made, total=not isinstance(fn, types.FunctionType))
 
 
 def _next(items: Any, *default: Any) -> Any:

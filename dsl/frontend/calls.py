@@ -23,7 +23,7 @@ from dsl.frontend import formatting
 from dsl.frontend.accesses import noting
 from dsl.frontend.array_likes import as_arrays, as_blocks, has_array
 from dsl.frontend.branches import is_missing
-from dsl.frontend.captures import adopt, watched
+from dsl.frontend.captures import adopt, from_outside, watched
 from dsl.frontend.choices import note_reading
 from dsl.frontend.convert import convert, is_converted
 from dsl.frontend.iterators import as_cursor, rest_of
@@ -45,10 +45,12 @@ from dsl.frontend.user_code import (
     package_of,
 )
 
-__all__ = ["BUILTINS", "LIST_METHODS", "RUNTIME", "call", "converted"]
+__all__ = ["BUILTINS", "CALLED", "LIST_METHODS", "RUNTIME", "call", "converted"]
 
 BUILTINS: dict[Any, Callable[..., Any]] = {}
 """Functions and classes of Python and NumPy, and what traced code calls in their place."""
+CALLED: dict[type, Callable[..., Any]] = {}
+"""Classes of Python's whose instances are called, and what traced code calls with them."""
 LIST_METHODS: dict[str, Callable[..., Any]] = {}
 """Methods of Python's lists that compare items, which may be traced, take a place, or may make a list a traced one."""
 RUNTIME: list[Callable[[types.FunctionType], Any]] = []
@@ -68,7 +70,7 @@ _ITERATORS = {
 # Builtins that go through items, and whether it is open how far, or when.
 _TAKES: dict[Any, bool] = {
     builtins.list: False, builtins.sum: False, builtins.min: False, builtins.max: False, builtins.sorted: False,
-    np.fromiter: False, math.prod: False, math.fsum: False, functools.reduce: False, builtins.any: True, builtins.all: True,
+    np.fromiter: False, math.prod: False, math.fsum: False, functools.reduce: False,
     builtins.zip: True, builtins.enumerate: True, builtins.map: True, builtins.filter: True, itertools.accumulate: True,
 }  # fmt: skip
 _READERS = {np.take, np.take_along_axis}
@@ -188,12 +190,22 @@ def _lists_traced(item: Any) -> bool:
 
 def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     trace = the_trace()
-    if is_converted(fn) and len(trace.scopes) > 1:
+    if not is_converted(fn) and is_users(fn):
+        _watch_defaults(fn)
+    elif is_converted(fn) and len(trace.scopes) > 1:
         _open_defaults(fn, trace.scopes[-1])
     if trace.trial and is_users(fn):
         with trace.calling(fn):
             return _run_function(fn, args, kwargs)
     return _run_function(fn, args, kwargs)
+
+
+def _watch_defaults(fn: types.FunctionType) -> None:
+    """Remember the lists and dicts that are defaults of a function from outside, which are there at every call."""
+    for holder in (fn.__defaults__ or (), fn.__kwdefaults__ or {}):
+        for key, item in holder.items() if isinstance(holder, dict) else enumerate(holder):
+            if is_mutable(item):
+                from_outside(holder, key, item, earlier=True)
 
 
 def _open_defaults(fn: types.FunctionType, scope: Scope) -> None:
@@ -339,6 +351,8 @@ def _derive_finish(cls: Any, obj: Any) -> None:
 def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(fn, functools.partial):
         return call(fn.func, *fn.args, *args, **{**fn.keywords, **kwargs})
+    if type(fn) in CALLED:
+        return CALLED[type(fn)](fn, *args, **kwargs)
     inner = getattr(type(fn), "dsl_inline", None)
     if inner is not None:
         return inner(fn, args, kwargs)
@@ -350,6 +364,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
 
         return folds.vectorized(fn, args, kwargs)
     owner = getattr(fn, "__self__", None)
+    if isinstance(fn, types.MethodWrapperType) and fn.__name__ == "__setattr__":
+        return call(object.__setattr__, owner, *args)
     if type(owner) is list and fn.__name__ in ("extend", "sort"):
         return LIST_METHODS[fn.__name__](owner, *args, **kwargs)
     if type(owner) is list and fn.__name__ in LIST_METHODS and has_traced([owner, args]):

@@ -160,7 +160,7 @@ def _equal_items(left: Any, right: Any) -> Any:
         return False
     if not open_tests:
         return True
-    return functools.reduce(operator.and_, open_tests)
+    return fresh(read(functools.reduce(operator.and_, open_tests)), Kind.PYTHON)
 
 
 def _contains(items: Any, item: Any) -> Any:

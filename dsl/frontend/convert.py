@@ -19,11 +19,15 @@ from typing import Any, TypeGuard
 from dsl.errors import ConversionError
 from dsl.frontend.code_table import CodeTable
 from dsl.frontend.comprehensions import (
+    ALL_OF,
     LOOP,
     bound_names,
     changes_nothing,
     is_choice,
     is_pure,
+    is_quantified,
+    is_quantified_map,
+    is_total,
     lift_comprehensions,
 )
 from dsl.frontend.liveness import annotate
@@ -672,6 +676,9 @@ class _Rewriter(ast.NodeTransformer):
         return [self._delete(target, node) for target in node.targets]
 
     def _delete(self, target: ast.expr, at: ast.Delete) -> Any:
+        if isinstance(target, ast.Attribute):
+            gone = _runtime("delattr", self.visit(target.value), ast.Constant(target.attr))
+            return _located(ast.Expr(gone), at)
         if not isinstance(target, ast.Subscript):
             return ast.copy_location(ast.Delete([self.visit(target)]), at)
         gone = _runtime("delitem", self._changed(target.value), self._index(target.slice))
@@ -711,11 +718,41 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         if isinstance(node.func, ast.Name) and node.func.id in _UNTOUCHED_CALLS:
             return self.generic_visit(node)
+        if is_quantified(node) and hasattr(node.args[0], LOOP) and hasattr(node.args[0], ALL_OF):
+            return ast.copy_location(self._quantified(node), node)
+        if is_quantified_map(node):
+            return ast.copy_location(self._quantified_map(node), node)
         function = self._callee(node.func)
         args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         made = ast.Call(ast.Attribute(_load(RT), "call", ast.Load()), [function, *args], keywords)
         return ast.copy_location(made, node)
+
+    def _quantified(self, node: ast.Call) -> ast.expr:
+        """Rewrite `any(... for ... in ...)`, which may end before all items were asked for."""
+        generator: Any = node.args[0]
+        pure = is_pure(generator) and changes_nothing(generator.elt)
+        whole = is_total(generator) and not is_choice(generator)
+        inner = (part for g in generator.generators for part in (*g.ifs, g.iter))
+        held = _held(generator, [generator.elt, *inner])
+        loop, function = _picking(generator), self.visit(node.func)
+        items: ast.expr
+        make: ast.expr
+        if any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(generator)):
+            items, make = self.visit(generator.generators[0].iter), ast.Constant(None)
+        else:
+            made = self.visit_SetComp(generator)
+            items = made.generators[0].iter.args[0]
+            made.generators[0].iter = _load("dsl__items")
+            make = _taking_items(made)
+        facts = map(ast.Constant, (pure, whole))
+        return _runtime("quantified", function, items, make, loop, held, *facts)
+
+    def _quantified_map(self, node: ast.Call) -> ast.expr:
+        """Rewrite `any(map(f, x))`, which calls no more often than it must."""
+        inner: Any = node.args[0]
+        functions = self.visit(node.func), self.visit(inner.func)
+        return _runtime("quantified_map", *functions, *map(self.visit, inner.args))
 
     def _callee(self, func: ast.expr) -> ast.expr:
         if isinstance(func, ast.Attribute):
@@ -889,7 +926,8 @@ class _Rewriter(ast.NodeTransformer):
         return [held, _taking_items(made)]
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> Any:
-        return ast.copy_location(_runtime("generator", self.visit_ListComp(node)), node)
+        total = ast.Constant(is_total(node))
+        return ast.copy_location(_runtime("generator", self.visit_ListComp(node), total), node)
 
     def visit_SetComp(self, node: Any) -> Any:
         names = {

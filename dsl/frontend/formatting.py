@@ -12,7 +12,7 @@ import numpy as np
 from dsl.errors import NonConcreteError
 from dsl.frontend.library import has_traced
 from dsl.frontend.scopes import here
-from dsl.frontend.text import TracedText, text_of
+from dsl.frontend.text import TracedText, text_of, writes_itself
 from dsl.frontend.traced import Traced
 
 __all__ = ["STRING_METHODS", "has_text_values", "percent", "refuse"]
@@ -35,7 +35,7 @@ def has_text_values(items: Any) -> bool:
     """Tell whether traced values, or texts with such in them, are among items."""
     if isinstance(items, (tuple, list)):
         return any(map(has_text_values, items))
-    return isinstance(items, TracedText) or has_traced(items)
+    return isinstance(items, TracedText) or has_traced(items) or writes_itself(items)
 
 
 def percent(template: str, values: Any) -> Any:
@@ -61,10 +61,14 @@ def percent(template: str, values: Any) -> Any:
 
 
 def _percent_part(value: Any, field: re.Match[str]) -> Any:
-    if not has_text_values(value):
-        alone = field[0] if field["name"] is None else field[0].replace(f"({field['name']})", "", 1)
-        return alone % (value,)
+    alone = field[0] if field["name"] is None else field[0].replace(f"({field['name']})", "", 1)
     kind, flags = field["kind"], field["flags"]
+    if writes_itself(value):
+        if kind not in "sra":
+            return alone % (value,)
+        value, kind, alone = text_of(value, kind != "s"), "s", f"{alone[:-1]}s"
+    if not has_text_values(value):
+        return alone % (value,)
     if kind in "sra":
         if field["width"] or field["digits"]:
             refuse()

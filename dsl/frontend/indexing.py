@@ -29,6 +29,7 @@ from dsl.frontend.traced import (
     fresh,
     lift,
     read,
+    seen_whole,
     size_number,
     wrap,
     write,
@@ -167,7 +168,7 @@ def _value_of(value: Any, dtype: np.dtype) -> Value:
 
 
 def _chain(x: Traced, views: list[View]) -> Traced:
-    return Traced(x.storage, chained(x.views, views), Kind.ARRAY)
+    return Traced(x.storage, chained(x.views, views), Kind.ARRAY) if views else seen_whole(x)
 
 
 def _assign_masked(x: Traced, mask: Traced, new: Value) -> None:

@@ -19,7 +19,7 @@ from dsl.frontend.scopes import Scope, current_scope, current_trace, here, is_he
 from dsl.frontend.traced import lift, read
 from dsl.frontend.trees import forwarded
 
-__all__ = ["Cursor", "as_cursor", "is_plain", "rest_of", "searched"]
+__all__ = ["Cursor", "as_cursor", "generated", "is_plain", "rest_of", "searched"]
 
 _DONE = 2**62
 _LOST = -1  # after a search, or in the hands of another iterator
@@ -29,6 +29,8 @@ class Cursor(Iterator[Any]):
     """An iterator of traced code over a source: something counted, a list or tuple, or an iterator of Python's."""
 
     dsl_cursor = True
+    # Whether nobody can tell how many items have been computed; where a function of the user's does, a search may not go too far.
+    total = True
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -135,6 +137,14 @@ def as_cursor(made: Any) -> Any:
     if isinstance(made, Cursor) or current_trace() is None:
         return made
     return made if hasattr(type(made), "__next__") and not is_plain(made) else Cursor(made)
+
+
+def generated(made: Any, total: bool) -> Any:
+    """Return what a generator gives as an iterator of traced code."""
+    cursor = as_cursor(made)
+    if isinstance(cursor, Cursor):
+        cursor.total = total
+    return cursor
 
 
 def is_plain(item: Any) -> bool:

@@ -15,7 +15,7 @@ from dsl.frontend.calls import BUILTINS, call
 from dsl.frontend.leaves import TRUTH
 from dsl.frontend.library import has_traced_fields
 from dsl.frontend.scopes import current_trace
-from dsl.frontend.text import TEXTS, TracedText
+from dsl.frontend.text import FORMATS, TEXTS, TracedText
 from dsl.frontend.traced import Traced
 from dsl.frontend.user_code import is_generated_method, own_method
 
@@ -57,6 +57,14 @@ def _fields_text(value: Any) -> Any:
 
 
 TEXTS[0] = _own_text
+
+
+def _own_format(value: Any, spec: Any) -> Callable[[], Any] | None:
+    own = own_method(value, "__format__") if current_trace() is not None else None
+    return functools.partial(call, own, value, spec) if own is not None else None
+
+
+FORMATS[0] = _own_format
 
 
 def _managed(function: Any, *args: Any) -> Any:

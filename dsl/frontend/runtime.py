@@ -38,7 +38,7 @@ from dsl.frontend.calls import RUNTIME, call
 from dsl.frontend.captures import from_outside
 from dsl.frontend.choices import note_reading
 from dsl.frontend.conditions import HELD, conditional, logic, negated, truth, truth_of
-from dsl.frontend.iterators import Cursor, as_cursor, is_plain, rest_of
+from dsl.frontend.iterators import Cursor, as_cursor, generated, is_plain, rest_of
 from dsl.frontend.own_items import iterable
 from dsl.frontend.regions import trying
 from dsl.frontend.scopes import current_scope, current_trace, here
@@ -57,6 +57,7 @@ class Runtime:
     attr_to_change = staticmethod(attributes.attribute_to_change)
     method = staticmethod(attributes.find_method)
     setattr = staticmethod(attributes.set_attribute)
+    delattr = staticmethod(attributes.delete_attribute)
     aug_setattr = staticmethod(attributes.augment_attribute)
 
     getitem = staticmethod(subscripts.get_item)
@@ -76,7 +77,7 @@ class Runtime:
     if_exp = staticmethod(conditional)
 
     entered = staticmethod(own_methods.entered)
-    generator = staticmethod(as_cursor)
+    generator = staticmethod(generated)
     iterate = staticmethod(iterable)
     test = staticmethod(bool)
 
@@ -185,6 +186,25 @@ class Runtime:
     def picked(self, items: Any, pick: Callable[[Any], Any]) -> Any:
         """A comprehension that assigns variables, or is there for what it changes: always a loop."""
         return pick(iterable(items))
+
+    def quantified(
+        self, fn: Any, items: Any, make: Callable[[Any], Any] | None, search: Callable[[Any], Any],
+        held: Callable[[], list[Any]], pure: bool, whole: bool,
+    ) -> Any:  # fmt: skip
+        """`any` or `all` of a generator, which asks for no more items than Python does, unless nobody can tell (`whole`)."""
+        items = iterable(items)
+        if make is None:  # it assigns a variable, in this function
+            return search(items)
+        if fn not in (any, all) or (whole and not isinstance(items, Cursor)):
+            return call(fn, as_cursor(self.collected(items, make, held)))
+        return sequences.quantified(fn, items, make, search, held, pure)
+
+    @staticmethod
+    def quantified_map(fn: Any, mapping: Any, *args: Any) -> Any:
+        """`any(map(f, x))`, which calls no more often than Python does."""
+        if fn not in (any, all) or mapping is not map or current_trace() is None:
+            return call(fn, call(mapping, *args))
+        return sequences.quantified_map(fn, *args)
 
     # -- statements ------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Loops over the items are written in Python and converted, as the user's own are,
 from __future__ import annotations
 
 import builtins
+import functools
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -60,6 +61,8 @@ __all__ = [
     "of_length",
     "of_numbers",
     "ordered",
+    "quantified",
+    "quantified_map",
     "repeated",
     "sortable",
     "split_around",
@@ -416,6 +419,44 @@ def _of_known_length(made: TracedList, count: int) -> TracedList:
 def collected(items: Any, make: Callable[[list[Any]], Any]) -> Any:
     """The list of what `make` makes of lists of one item each, in a row."""
     return run(_collect, items, lambda item: list(make([item])))
+
+
+def quantified(
+    plain: Callable[[Any], bool], items: Any, make: Callable[[Any], Any], search: Callable[[Any], Any],
+    held: Callable[[], list[Any]], pure: bool,
+) -> Any:  # fmt: skip
+    """`any` or `all` of what `make` makes of items: Python decides if it can, or the loop `search` does."""
+    if current_trace() is None or not any(map(_may_be_traced, (items, *held()))):
+        return plain(make(items))
+    if not pure or isinstance(items, Iterator) or is_open(items) or _gives_traced(items):
+        return search(items)
+    try:
+        return _asked(items, lambda each: plain(make(each)))
+    except NonConcreteError:
+        return search(items)
+
+
+def quantified_map(plain: Callable[[Any], bool], fn: Any, *items: Any) -> Any:
+    """`any(map(fn, *items))`, or `all`."""
+    rows = loops.zip_(*items)
+    search = functools.partial(run, _all if plain is all else _any, fn)
+    return quantified(
+        plain, rows, lambda each: (call(fn, *row) for row in each), search, lambda: [fn], False
+    )
+
+
+def _any(fn: Any, rows: Any) -> Any:
+    for row in rows:  # noqa: SIM110 - this is what `any` becomes
+        if fn(*row):
+            return True
+    return False
+
+
+def _all(fn: Any, rows: Any) -> Any:
+    for row in rows:  # noqa: SIM110
+        if not fn(*row):
+            return False
+    return True
 
 
 def again(items: Any) -> Any:

@@ -30,6 +30,7 @@ from dsl.frontend.trees import (
     forwarded,
     unflatten,
 )
+from dsl.frontend.user_code import own_method
 
 __all__ = [
     "Snapshot",
@@ -42,6 +43,7 @@ __all__ = [
     "put_in_place",
     "refill",
     "set_attribute",
+    "setter_of",
     "undefined_attribute",
 ]
 
@@ -348,6 +350,11 @@ def _shown_name(obj: Any, name: str) -> str:
     """Return the name of an attribute, or of the variable that a cell of a closure holds."""
     trace = current_trace()
     return trace.borrowed.get(id(obj), (obj, name))[1] if trace is not None else name
+
+
+def setter_of(obj: Any) -> Callable[[Any, str, Any], None]:
+    """Return what puts an attribute into an object. A `__setattr__` of the user's has been traced, and is not asked again."""
+    return object.__setattr__ if own_method(obj, "__setattr__") is not None else setattr
 
 
 def set_attribute(obj: Any, name: str, value: Any) -> None:

@@ -15,7 +15,7 @@ from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Kind, Traced, read
 from dsl.frontend.trees import forwarded
 
-__all__ = ["TracedText", "print_", "text_of", "to_text"]
+__all__ = ["TracedText", "print_", "text_of", "to_text", "writes_itself"]
 
 
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {114: repr, 115: str, 97: ascii}
@@ -35,7 +35,10 @@ class TracedText:
         for part in parts:
             value, spec, conversion = part if isinstance(part, tuple) else (part, "", -1)
             value = forwarded(value)
-            if isinstance(value, TracedList):
+            own = FORMATS[0](value, spec) if conversion not in _CONVERSIONS else None
+            if own is not None:
+                value, spec = own(), ""
+            elif isinstance(value, TracedList):
                 value, conversion = _text_of_list(value), -1
             elif isinstance(value, (tuple, list, dict)) and has_traced(value) and not spec:
                 value, conversion = text_of(value), -1
@@ -99,10 +102,18 @@ def _refuse_spec() -> NoReturn:
 TEXTS: list[Callable[[Any, bool], Callable[[], Any] | None]] = [lambda value, by_repr: None]
 """Finds how the user's class writes an object; set by `own_methods`."""
 
+FORMATS: list[Callable[[Any, Any], Callable[[], Any] | None]] = [lambda value, spec: None]
+"""Finds how the user's class formats an object; set by `own_methods`."""
+
 
 def has_text(value: Any) -> bool:
     """Tell whether an object is written by a method of the user's, or by one that `dataclass` made of traced fields."""
     return TEXTS[0](value, False) is not None
+
+
+def writes_itself(value: Any) -> bool:
+    """Tell whether the user's class says how an object is written or formatted."""
+    return has_text(value) or FORMATS[0](value, "") is not None
 
 
 def text_of(value: Any, by_repr: bool = False) -> Any:

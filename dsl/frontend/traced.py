@@ -36,8 +36,8 @@ from dsl.ir.interpret import apply_node
 from dsl.ir.types import BOOL, BY_NAME, DTYPES, I64, Shape, TensorType, size_of
 
 __all__ = [
-    "Kind", "Traced", "as_dim", "as_shape", "cast", "concrete", "constant", "emit", "fresh", "is_number", "lift", "owned",
-    "python_type", "read", "shape_of", "supported_dtype", "wrap", "write",
+    "Kind", "Traced", "Whole", "as_dim", "as_shape", "cast", "concrete", "constant", "emit", "fresh", "is_number", "lift", "owned",
+    "python_type", "read", "seen_whole", "shape_of", "supported_dtype", "wrap", "write",
 ]  # fmt: skip
 
 
@@ -342,7 +342,7 @@ class Traced:
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
             raise TypeRuleError("iteration over a 0-d array", location=here())
-        return iter([self[k] for k in range(len(self))])
+        return map(self.__getitem__, range(len(self)))  # each as it is when it is asked for
 
     def __contains__(self, item: Any) -> Any:
         return bool(_FUNCTIONS["any"](self == item))
@@ -368,13 +368,13 @@ class Traced:
         _UFUNCS["setitem"](self, key, value)
 
     def item(self, *index: Any) -> Any:
-        chosen = (
-            self[index[0] if len(index) == 1 and isinstance(index[0], tuple) else index]
-            if index
-            else self.reshape(())
-        )
-        if index and self.ndim > 1 and len(index) == 1 and not isinstance(index[0], tuple):
-            chosen = self.reshape(-1)[index[0]]
+        place: Any = index[0] if len(index) == 1 else index
+        if not index:
+            chosen = self.reshape(())
+        elif isinstance(place, tuple):
+            chosen = self[place]
+        else:
+            chosen = self.reshape(-1)[place]
         return fresh(read(chosen), Kind.PYTHON)
 
     def fill(self, value: Any) -> None:
@@ -414,11 +414,9 @@ class Traced:
         return made
 
     def view(self, dtype: Any = None, type: Any = None) -> Traced:
-        if dtype is None:
-            return Traced(self.storage, self.views, self.kind)
-        target = supported_dtype(dtype)
+        target = self.dtype if dtype is None else supported_dtype(dtype)
         if target == self.dtype:
-            return Traced(self.storage, self.views, self.kind)
+            return seen_whole(self)
         if target.itemsize == self.dtype.itemsize:
             return self._view(Bitcast(target))
         self._check_recast(target)
@@ -592,6 +590,21 @@ def _conjugate(self: Traced) -> Any:
 
 Traced.conjugate = _conjugate
 Traced.__round__ = _round  # type: ignore[attr-defined]
+
+
+class Whole(Traced):
+    """`x[:]` and its like: all of another array, of which NumPy makes a new object."""
+
+    __slots__ = ()
+
+
+def seen_whole(traced: Traced) -> Traced:
+    """Return a view of all of an array."""
+    return (
+        Whole(traced.storage, traced.views)
+        if traced.kind is Kind.ARRAY
+        else Traced(traced.storage, traced.views, traced.kind)
+    )
 
 
 class Flat(Traced):
@@ -891,7 +904,7 @@ def reshape(traced: Traced, shape: Any, order: str = "C") -> Traced:
         return transpose_view(flipped, tuple(reversed(range(len(dims)))))
     dims = complete_shape(traced.type.shape, shape)
     if dims == traced.type.shape:
-        return Traced(traced.storage, traced.views, traced.kind)
+        return seen_whole(traced)
     view = Reshaped(dims)
     in_place = _reshapes_in_place(traced, view) if traced.kind is Kind.ARRAY else False
     return _shown(traced, view, in_place)
@@ -1052,7 +1065,7 @@ def transpose_view(traced: Traced, axes: tuple[int, ...]) -> Traced:
     if sorted(axes) != list(range(traced.ndim)):
         raise ShapeError("axes don't match array", location=here())
     if axes == tuple(range(traced.ndim)):
-        return Traced(traced.storage, traced.views, traced.kind)
+        return seen_whole(traced)
     return traced._view(Transposed(axes))
 
 

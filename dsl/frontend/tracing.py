@@ -31,10 +31,10 @@ from dsl.frontend.scopes import (
 )
 from dsl.frontend.signature import Arguments, Leaf, Same, signature_of
 from dsl.frontend.sizes import Pattern
-from dsl.frontend.state import Undefined, is_numeric, put_back, refill
+from dsl.frontend.state import Undefined, is_numeric, put_back, refill, setter_of
 from dsl.frontend.strides import unknown
 from dsl.frontend.text import TracedText
-from dsl.frontend.traced import Kind, Traced, lift, read
+from dsl.frontend.traced import Kind, Traced, Whole, lift, read
 from dsl.frontend.trees import Structure, flatten, forwarded, unflatten
 from dsl.frontend.views import (
     DynamicSliced,
@@ -166,7 +166,7 @@ class TracedFunction:
             if in_place:
                 refill(getattr(obj, name), structure, leaves)
             else:
-                setattr(obj, name, unflatten(structure, leaves))
+                setter_of(obj)(obj, name, unflatten(structure, leaves))
         structure, sources = self.result
         return unflatten(structure, [deliver(s) for s in sources])
 
@@ -509,7 +509,8 @@ class _Outputs:
                 return Source("output", copy)
             return Source("input", storage.origin, views, numbers=self.numbers(views), copy=copy)
         if storage.origin is not None:
-            return Source("input", storage.origin, views)
+            same = (Transposed(tuple(range(leaf.ndim))),) if isinstance(leaf, Whole) else ()
+            return Source("input", storage.origin, views or same)
         value, turned = self.laid_out(storage)
         return Source("output", self.add(value, id(storage)), (*turned, *views))
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dsl.frontend.signature import Same
-from dsl.frontend.state import refill
+from dsl.frontend.state import refill, setter_of
 from dsl.frontend.tracing import TracedFunction, look_up
 from dsl.frontend.trees import Structure
 from dsl.ir.sameness import Exact
@@ -32,7 +32,7 @@ _OWN = "_dsl_"
 _SPACE = {
     f"{_OWN}{name}": item
     for name, item in {
-        "type": type, "len": len, "getattr": getattr, "setattr": setattr, "look_up": look_up, "refill": refill,
+        "type": type, "len": len, "getattr": getattr, "look_up": look_up, "refill": refill,
         "NotImplemented": NotImplemented,
         "missing": (KeyError, IndexError, AttributeError, ValueError),
     }.items()
@@ -299,4 +299,5 @@ def _effects(
             item = f"{_OWN}getattr({code.held(obj)}, {name!r})"
             yield refilled(item, structure, len(sources))
         else:
-            yield f"{_OWN}setattr({code.held(obj)}, {name!r}, {code.put(structure, leaves)})"
+            put = code.put(structure, leaves)
+            yield f"{code.held(setter_of(obj))}({code.held(obj)}, {name!r}, {put})"

@@ -9,6 +9,7 @@ from typing import Any
 from dsl.frontend.library import has_traced
 
 __all__ = [
+    "declared",
     "is_generated_method",
     "is_polynomial",
     "is_traced_code",
@@ -53,6 +54,11 @@ def is_polynomial(fn: Any) -> bool:
     """Tell whether `fn` is one of NumPy's polynomials: plain Python over arrays, which traces as a user's functions do."""
     module = getattr(fn, "__module__", None) or ""
     return module.startswith(("numpy.polynomial.", "numpy.lib._polynomial_impl"))
+
+
+def declared(cls: type, name: str) -> Any:
+    """Return what a class, or one that it inherits from, has under a name, without asking descriptors."""
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
 def own_method(item: Any, name: str) -> types.FunctionType | None:

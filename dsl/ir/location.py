@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,15 @@ class Location:
     def source(self) -> str:
         """Return the source line, or an empty string when the file is not at hand."""
         return linecache.getline(self.file, self.line).rstrip("\n")
+
+    def callee(self) -> str:
+        """Return what the expression calls, such as `np.bincount`, or an empty string if it is no call."""
+        part = self.source()[self.column : self.end_column] if self.column is not None else ""
+        try:
+            found = ast.parse(part.strip(), mode="eval").body
+        except (SyntaxError, ValueError):
+            return ""
+        return ast.unparse(found.func) if isinstance(found, ast.Call) else ""
 
     def excerpt(self) -> str:
         """Return the place and its source text, the expression underlined, as error messages show them."""

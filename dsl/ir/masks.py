@@ -1,16 +1,19 @@
-"""Cotangents that `where` made zero for certain, and that stay so.
+"""Cotangents that `where`, or a write, made zero for certain, and that stay so.
 
 The derivative of `where(x > 0, log(x), 0)` is 0 at 0, though that of `log` is infinite there: what was not chosen has
 no say. So a product of such a cotangent with a factor is masked again, `where(x > 0, g / x, 0)`, and the mask is found
-through whatever only moves or converts the cotangent on its way.
+through whatever only moves or converts the cotangent on its way. What `r[0] = 0` overwrites has no say either: there the
+cotangent is overwritten with zeros, and so is its product, which needs no mask.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from dsl.ir.algebra import Algebra, Operand
 from dsl.ir.graph import Node, Value
+from dsl.ir.types import BOOL, TensorType
 
 __all__ = ["Mask", "is_zero", "masked", "through", "total"]
 
@@ -34,15 +37,47 @@ class Mask:
         return a.where(self.condition, *sides)
 
 
+@dataclass(frozen=True)
+class Erased:
+    """A value that is `value` with zeros written into it by `node`."""
+
+    node: Node
+    value: Value
+
+    def put(self, a: Algebra, value: Value) -> Value:
+        """Write zeros into another value in the same places."""
+        return _again(a, self.node, value, a.zeros(self._written().with_dtype(value.dtype)))
+
+    def as_mask(self, a: Algebra) -> Mask:
+        """Return the same as a mask, for where the places are named in another way."""
+        others = a.spread(True, self.value.tensor.with_dtype(BOOL))
+        kept = _again(a, self.node, others, a.zeros(self._written().with_dtype(BOOL)))
+        return Mask(kept, self.value, True)
+
+    def is_like(self, other: Mask | Erased | None) -> TypeGuard[Erased]:
+        """Tell whether zeros were written into the same places of another."""
+        return isinstance(other, Erased) and _writer(self.node) == _writer(other.node)
+
+    def _written(self) -> TensorType:
+        return self.node.inputs[1].tensor
+
+
+def _writer(node: Node) -> tuple[object, ...]:
+    return node.op.name, node.attrs, node.inputs[1].shape, node.inputs[2:]
+
+
 _CONVERTS = frozenset({"negative", "cast", "conjugate", "real", "imag"})
 _MOVES = frozenset({"reshape", "transpose", "broadcast_to", "slice", "dynamic_slice", "gather"})
 _PUTS = frozenset({"update_slice", "update_dynamic_slice", "scatter"})
-_SUMS = (None, "add", "update")
+_WRITES = (None, "update")
+_SUMS = (*_WRITES, "add")
 
 
-def masked(a: Algebra, g: Value) -> Mask | None:
-    """Take a value apart that `where` made of another and zeros, perhaps some moves or conversions ago."""
+def masked(a: Algebra, g: Value) -> Mask | Erased | None:
+    """Take a value apart that `where` or a write made of another and zeros, perhaps some moves or conversions ago."""
     op, inputs = g.node.op.name, g.node.inputs
+    if op in _PUTS and is_zero(inputs[1]) and g.node.attrs.get("mode") in _WRITES:
+        return Erased(g.node, inputs[0])
     if op == "where":
         return _chosen(*inputs)
     if op in _CONVERTS:
@@ -52,10 +87,15 @@ def masked(a: Algebra, g: Value) -> Mask | None:
         mask = masked(a, inputs[1])
         return mask and replace(mask, value=_again(a, g.node, inputs[0], mask.value))
     if op in _MOVES or (op == "pad" and is_zero(inputs[1])):
-        return _moved(a, g.node, masked(a, inputs[0]))
+        return _moved(a, g.node, _as_mask(a, inputs[0]))
     if op in _PUTS and is_zero(inputs[0]) and g.node.attrs.get("mode") in _SUMS:
-        return _put(a, g, masked(a, inputs[1]))
-    return _summed(a, g, masked(a, inputs[0])) if op == "sum" else None
+        return _put(a, g, _as_mask(a, inputs[1]))
+    return _summed(a, g, _as_mask(a, inputs[0])) if op == "sum" else None
+
+
+def _as_mask(a: Algebra, g: Value) -> Mask | None:
+    found = masked(a, g)
+    return found.as_mask(a) if isinstance(found, Erased) else found
 
 
 def _moved(a: Algebra, node: Node, mask: Mask | None) -> Mask | None:
@@ -115,7 +155,9 @@ def through(a: Algebra, g: Value, factor: Operand) -> Value:
 def total(a: Algebra, x: Value, y: Value) -> Value:
     """Add two cotangents; where both are masked, so is the sum."""
     one, other = masked(a, x), masked(a, y)
-    if one is None or other is None:
+    if isinstance(one, Erased) and one.is_like(other):
+        return one.put(a, total(a, one.value, other.value))
+    if not isinstance(one, Mask) or not isinstance(other, Mask):
         return a.add(x, y)
     if one.condition is not other.condition or one.value is x or other.value is y:
         return Mask(a.logical_or(one.keeps(a), other.keeps(a)), x, True).put(a, a.add(x, y))

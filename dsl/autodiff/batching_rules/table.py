@@ -75,10 +75,16 @@ def rule_of(op: Op) -> Rule:
     return general.dynamic if op.has(Trait.DYNAMIC) else items.one_by_one
 
 
+def _asked_for(node: Node) -> str:
+    """Tell which function of the user's line a node is a part of, if it has another name."""
+    named = node.loc.callee() if node.loc else ""
+    return f", which `{named}` needs," if named and named.split(".")[-1] != node.op.name else ""
+
+
 def refusal(node: Node, reason: str, remedy: str = "") -> UnsupportedError:
     """Return the error for a node that cannot be batched."""
     return UnsupportedError(
-        f"`{node.op.name}` cannot be batched: {reason}",
+        f"`{node.op.name}`{_asked_for(node)} cannot be batched: {reason}",
         location=node.loc,
         remedy=remedy
         or "keep sizes the same for all items and mask what is not needed, or loop over the items",
