@@ -121,6 +121,33 @@ def test_padding_along_all_axes(mode: str, shape: tuple[int, ...]) -> None:
         lambda x: np.pad(np.sin(x), width, mode=mode) * 2,
     ):
         np.testing.assert_allclose(dsl.jit(function)(x), function(x), rtol=1e-14)
+        of_any_size = dsl.jit(function, dynamic=True)
+        for part in (x, x[:2]):
+            np.testing.assert_allclose(of_any_size(part), function(part), rtol=1e-14)
+
+
+def largest(x):
+    return np.lib.stride_tricks.sliding_window_view(x, (2, 2))[::2, ::2].max(axis=(2, 3))
+
+
+def energies(x):
+    return (np.lib.stride_tricks.sliding_window_view(x[0], 5)[::3] ** 2).sum(axis=1)
+
+
+@pytest.mark.parametrize("function", [largest, energies])
+def test_windows_in_steps_are_read_where_they_lie_whatever_their_number(function) -> None:
+    compiled = dsl.jit(function, dynamic=True)
+    for size in (5, 6, 7, 8, 100):
+        x = numbers(size, size)
+        np.testing.assert_allclose(compiled(x), function(x), rtol=1e-14)
+    assert "?" not in compiled.ir(numbers(9, 9), stage="kernels")
+
+
+def test_paddings_of_sizes_that_are_not_known_are_joined() -> None:
+    text = dsl.jit(lambda x: np.pad(x, 3, mode="edge"), dynamic=True).ir(
+        numbers(20), stage="kernels"
+    )
+    assert text.count("%x[i0]") == 1
 
 
 def test_padded_edges_are_written_once() -> None:
