@@ -50,8 +50,7 @@ def cube(x: Any) -> Any:
 
 
 def blurred(x: Any) -> Any:
-    around = np.pad(x, 4)
-    return around[: len(x)] + around[3 : len(x) + 3] + around[8:]
+    return np.convolve(x, np.array([1.0, 2.0, 4.0, 2.0, 1.0]))
 
 
 VECTORS = [padded, rolled, rolled_back, joined]
@@ -76,7 +75,7 @@ def test_vectors_of_sizes_that_are_not_known(function: Any) -> None:
 def test_axes_that_are_shorter_than_their_borders() -> None:
     compiled = dsl.jit(blurred, dynamic=True)
     for size in (2, 3, 4, 7, 8, 9, 50, 2000):
-        x = np.random.default_rng(size).normal(size=size)
+        x = np.random.default_rng(size).integers(-8, 9, size).astype(float)
         np.testing.assert_array_equal(compiled(x), blurred(x))
     assert re.search(r"load <\d+ x double>", compiled.ir(np.ones(100), stage="llvm"))
 
