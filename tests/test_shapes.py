@@ -287,6 +287,32 @@ def test_a_call_that_fails_leaves_nothing_behind() -> None:
     assert entries(f) == 2
 
 
+def halves(x: Any) -> Any:
+    return x[::2] + x[1::2]
+
+
+def printed_halves(x: Any) -> Any:
+    print("halves")
+    return x[::2] + x[1::2]
+
+
+@pytest.mark.parametrize("function", [halves, printed_halves])
+def test_sizes_that_are_equal_but_for_tiny_arrays(function, capfd) -> None:
+    """Of 3 elements, two broadcast with one; of 5, three do not with two."""
+    compiled = dsl.jit(function)
+    for n in (10, 12, 4, 3, 2, 100):
+        np.testing.assert_array_equal(compiled(numbers(n)), halves(numbers(n)))
+    with pytest.raises(ValueError, match=r"broadcast together with shapes \(3,\) \(2,\)"):
+        compiled(numbers(5))
+    np.testing.assert_array_equal(compiled(numbers(3)), halves(numbers(3)))
+    assert capfd.readouterr().out.count("halves") == 8 * (function is printed_halves)
+
+
+def test_sizes_that_are_equal_but_for_tiny_arrays_are_fused() -> None:
+    compiled = dsl.jit(lambda x: (x[::2, ::2] + x[1::2, ::2]) - x[::2, 1::2], dynamic=True)
+    assert compiled.ir(numbers(8, 8), stage="kernels").count("kernel for") == 1
+
+
 # -- errors ----------------------------------------------------------------------------------------
 
 

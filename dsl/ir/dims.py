@@ -300,7 +300,7 @@ def _factor_bound(factor: Factor) -> int | None:
 
 def _extremum(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike:
     for small, large in ((lhs, rhs), (rhs, lhs)):
-        gap = lower_bound(large - small)
+        gap = _gap(small, large)
         if gap is not None and gap >= 0:
             return large if kind == "max" else small
     for one, other in ((lhs, rhs), (rhs, lhs)):
@@ -308,6 +308,19 @@ def _extremum(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike:
         if found is not None:
             return found
     return _atom(kind, lhs, rhs)
+
+
+def _gap(small: DimLike, large: DimLike) -> int | None:
+    """Return a bound of the difference of two dims, or, of quotients by the same number, of their dividends."""
+    one, other = _as_quotient(small), _as_quotient(large)
+    if one is not None and other is not None and one[1] == other[1]:
+        return lower_bound(other[0] - one[0])
+    return lower_bound(large - small)
+
+
+def _as_quotient(dim: DimLike) -> tuple[DimLike, int] | None:
+    terms = _terms(dim)
+    return _quotient(terms[0][0]) if len(terms) == 1 and terms[0][1] == 1 else None
 
 
 def _absorbed(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike | None:
