@@ -168,6 +168,24 @@ def test_a_joined_array_that_is_returned_too_is_in_memory() -> None:
 # -- constant divisors ---------------------------------------------------------------------------------------------
 
 
+DIVISORS = (3, 7, 10, 641, 2**31 - 1, 2**32 + 1, 2**62 + 1, 2**63 - 1)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_words_are_divided_by_constants_without_the_instruction(dtype: type) -> None:
+    def function(x):
+        divisors = [np.array(d, dtype)[()] for d in DIVISORS]
+        return [(x // d, x % d) for d in divisors]
+
+    info = np.iinfo(dtype)
+    near = [d * k + r for d in DIVISORS for k in (-1, 1, 2) for r in (-1, 0, 1)]
+    ends = [info.min, info.min + 1, info.max - 1, info.max, info.max // 2 + 1]
+    x = np.array([n for n in (*near, *ends) if info.min <= n <= info.max], dtype)
+    compiled = dsl.jit(function)
+    np.testing.assert_array_equal(compiled(x), function(x))
+    assert "div i64" not in compiled.ir(x, stage="llvm")
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 64, 100])
 def test_division_by_a_positive_constant_rounds_down(dtype: type, divisor: int) -> None:
