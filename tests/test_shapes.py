@@ -313,6 +313,20 @@ def test_sizes_that_are_equal_but_for_tiny_arrays_are_fused() -> None:
     assert compiled.ir(numbers(8, 8), stage="kernels").count("kernel for") == 1
 
 
+def twice_as_large(x: Any) -> Any:
+    n, m = x.shape
+    return np.broadcast_to(x[:, None, :, None], (n, 2, m, 2)).reshape(2 * n, 2 * m)
+
+
+def test_a_reshape_that_copies_a_repeated_view_is_made_by_the_program() -> None:
+    compiled = dsl.jit(twice_as_large, dynamic=True)
+    for shape in ((2, 2), (3, 5)):
+        got = compiled(numbers(*shape))
+        np.testing.assert_array_equal(got, twice_as_large(numbers(*shape)))
+        assert got.flags.writeable
+    assert "broadcast_to" in compiled.ir(numbers(3, 5))
+
+
 # -- errors ----------------------------------------------------------------------------------------
 
 
