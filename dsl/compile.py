@@ -402,6 +402,8 @@ class Compiled(Generic[P, R]):
         start = time.perf_counter()
         with events.span("compile", "trace", self._place, {"function": name}):
             traced = trace_call(self._fn, arguments, name, pattern)
+            if traced.equated and not _repeatable(traced.graph):
+                traced = trace_call(self._fn, arguments, name, pattern, cautious=True)
         times = {"trace": time.perf_counter() - start}
         if traced.variables:
             traced.claim = Claim(

@@ -217,7 +217,7 @@ def test_no_inner_dimension_gives_zeros(dtype):
 
 SHAPES = (
     (1, 1, 1), (1, 3000, 300), (3000, 1, 300), (5, 7, 9), (64, 64, 64), (200, 300, 800), (30, 2100, 20), (2000, 10, 20),
-    (3, 700, 700), (250, 1100, 40),
+    (3, 700, 700), (250, 1100, 40), (9, 20, 9000),
 )  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def test_each_element_is_handed_over_once_when_final(shape, layout):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_same_bits_for_any_number_of_threads(dtype):
     rng = np.random.default_rng(11)
-    shapes = ((150, 150, 150), (301, 517, 900), (40, 3000, 300), (1, 2000, 999), (1999, 1, 700), (3, 900, 900))  # fmt: skip
+    shapes = ((150, 150, 150), (301, 517, 900), (40, 3000, 300), (1, 2000, 999), (1999, 1, 700), (3, 900, 900), (9, 20, 9000))  # fmt: skip
     for m, n, k in shapes:
         a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
         for right in (b, laid_out(b, "transposed")):
@@ -279,7 +279,7 @@ def at_the_end_of_a_page(shape: tuple[int, int], dtype: np.dtype) -> Iterator[np
 def test_reads_and_writes_nothing_beyond_the_operands(dtype, kind):
     rng = np.random.default_rng(12)
     shapes = [tuple(int(x) for x in rng.integers(1, 50, 3)) for _ in range(60)]
-    shapes += [(3, 3, 3), (13, 31, 5), (27, 17, 40), (1, 33, 9), (33, 1, 9), (150, 40, 30), (250, 33, 20)]  # fmt: skip
+    shapes += [(3, 3, 3), (13, 31, 5), (27, 17, 40), (1, 33, 9), (33, 1, 9), (150, 40, 30), (250, 33, 20), (9, 20, 9000)]  # fmt: skip
     for m, n, k in shapes:
         for turned in ((False, False), (True, False), (False, True), (True, True)):
             sizes = ((m, k), (k, n))

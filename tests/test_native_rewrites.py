@@ -121,6 +121,33 @@ def test_padding_along_all_axes(mode: str, shape: tuple[int, ...]) -> None:
         lambda x: np.pad(np.sin(x), width, mode=mode) * 2,
     ):
         np.testing.assert_allclose(dsl.jit(function)(x), function(x), rtol=1e-14)
+        of_any_size = dsl.jit(function, dynamic=True)
+        for part in (x, x[:2]):
+            np.testing.assert_allclose(of_any_size(part), function(part), rtol=1e-14)
+
+
+def largest(x):
+    return np.lib.stride_tricks.sliding_window_view(x, (2, 2))[::2, ::2].max(axis=(2, 3))
+
+
+def energies(x):
+    return (np.lib.stride_tricks.sliding_window_view(x[0], 5)[::3] ** 2).sum(axis=1)
+
+
+@pytest.mark.parametrize("function", [largest, energies])
+def test_windows_in_steps_are_read_where_they_lie_whatever_their_number(function) -> None:
+    compiled = dsl.jit(function, dynamic=True)
+    for size in (5, 6, 7, 8, 100):
+        x = numbers(size, size)
+        np.testing.assert_allclose(compiled(x), function(x), rtol=1e-14)
+    assert "?" not in compiled.ir(numbers(9, 9), stage="kernels")
+
+
+def test_paddings_of_sizes_that_are_not_known_are_joined() -> None:
+    text = dsl.jit(lambda x: np.pad(x, 3, mode="edge"), dynamic=True).ir(
+        numbers(20), stage="kernels"
+    )
+    assert text.count("%x[i0]") == 1
 
 
 def test_padded_edges_are_written_once() -> None:
@@ -139,6 +166,24 @@ def test_a_joined_array_that_is_returned_too_is_in_memory() -> None:
 
 
 # -- constant divisors ---------------------------------------------------------------------------------------------
+
+
+DIVISORS = (3, 7, 10, 641, 2**31 - 1, 2**32 + 1, 2**62 + 1, 2**63 - 1)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_words_are_divided_by_constants_without_the_instruction(dtype: type) -> None:
+    def function(x):
+        divisors = [np.array(d, dtype)[()] for d in DIVISORS]
+        return [(x // d, x % d) for d in divisors]
+
+    info = np.iinfo(dtype)
+    near = [d * k + r for d in DIVISORS for k in (-1, 1, 2) for r in (-1, 0, 1)]
+    ends = [info.min, info.min + 1, info.max - 1, info.max, info.max // 2 + 1]
+    x = np.array([n for n in (*near, *ends) if info.min <= n <= info.max], dtype)
+    compiled = dsl.jit(function)
+    np.testing.assert_array_equal(compiled(x), function(x))
+    assert "div i64" not in compiled.ir(x, stage="llvm")
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])

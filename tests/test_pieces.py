@@ -49,6 +49,10 @@ def cube(x: Any) -> Any:
     return (x[1:, 2:, :-1] * x[:-1, :-2, 1:]).sum()
 
 
+def blurred(x: Any) -> Any:
+    return np.convolve(x, np.array([1.0, 2.0, 4.0, 2.0, 1.0]))
+
+
 VECTORS = [padded, rolled, rolled_back, joined]
 SUMS = [differences, wide_differences, strided]
 
@@ -66,6 +70,14 @@ def test_vectors_of_sizes_that_are_not_known(function: Any) -> None:
     for size in (2 if function is rolled_back else 5, 7, 64, 1024, 3000):
         x = np.random.default_rng(size).normal(size=size)
         np.testing.assert_array_equal(compiled(x), function(x))
+
+
+def test_axes_that_are_shorter_than_their_borders() -> None:
+    compiled = dsl.jit(blurred, dynamic=True)
+    for size in (2, 3, 4, 7, 8, 9, 50, 2000):
+        x = np.random.default_rng(size).integers(-8, 9, size).astype(float)
+        np.testing.assert_array_equal(compiled(x), blurred(x))
+    assert re.search(r"load <\d+ x double>", compiled.ir(np.ones(100), stage="llvm"))
 
 
 def gradient(function: Any, x: np.ndarray) -> np.ndarray:

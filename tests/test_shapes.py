@@ -288,6 +288,46 @@ def test_a_call_that_fails_leaves_nothing_behind() -> None:
     assert entries(f) == 2
 
 
+def halves(x: Any) -> Any:
+    return x[::2] + x[1::2]
+
+
+def printed_halves(x: Any) -> Any:
+    print("halves")
+    return x[::2] + x[1::2]
+
+
+@pytest.mark.parametrize("function", [halves, printed_halves])
+def test_sizes_that_are_equal_but_for_tiny_arrays(function, capfd) -> None:
+    """Of 3 elements, two broadcast with one; of 5, three do not with two."""
+    compiled = dsl.jit(function)
+    for n in (10, 12, 4, 3, 2, 100):
+        np.testing.assert_array_equal(compiled(numbers(n)), halves(numbers(n)))
+    with pytest.raises(ValueError, match=r"broadcast together with shapes \(3,\) \(2,\)"):
+        compiled(numbers(5))
+    np.testing.assert_array_equal(compiled(numbers(3)), halves(numbers(3)))
+    assert capfd.readouterr().out.count("halves") == 8 * (function is printed_halves)
+
+
+def test_sizes_that_are_equal_but_for_tiny_arrays_are_fused() -> None:
+    compiled = dsl.jit(lambda x: (x[::2, ::2] + x[1::2, ::2]) - x[::2, 1::2], dynamic=True)
+    assert "broadcast" not in compiled.ir(numbers(8, 8)).replace("could not be broadcast", "")
+
+
+def twice_as_large(x: Any) -> Any:
+    n, m = x.shape
+    return np.broadcast_to(x[:, None, :, None], (n, 2, m, 2)).reshape(2 * n, 2 * m)
+
+
+def test_a_reshape_that_copies_a_repeated_view_is_made_by_the_program() -> None:
+    compiled = dsl.jit(twice_as_large, dynamic=True)
+    for shape in ((2, 2), (3, 5)):
+        got = compiled(numbers(*shape))
+        np.testing.assert_array_equal(got, twice_as_large(numbers(*shape)))
+        assert got.flags.writeable
+    assert "broadcast_to" in compiled.ir(numbers(3, 5))
+
+
 # -- errors ----------------------------------------------------------------------------------------
 
 

@@ -617,6 +617,8 @@ class Trace:
         # Of places, in case that nothing else looks at them, and of ops that may raise.
         self.checks: dict[Node, Place | Node | None] = {}
         self.trial = False  # for sizes that are symbols; if it fails, those of the call are taken
+        self.cautious = False  # whether to take no sizes for equal: what a call did that proves it wrong stays done
+        self.equated: set[tuple[Dim, DimLike]] = set()  # sizes that were taken for others
         self._calls: dict[
             Any, list[int]
         ] = {}  # numbers of scopes around calls of a function, of a trial

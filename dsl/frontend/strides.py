@@ -18,6 +18,7 @@ import itertools
 
 from dsl.frontend.views import (
     Bitcast,
+    Broadcasted,
     DynamicSliced,
     Part,
     Picked,
@@ -63,7 +64,18 @@ def viewed(shape: Shape, strides: Shape, view: View) -> tuple[Shape, Shape] | No
     if isinstance(view, Reshaped):
         found = reshaped(shape, strides, view.shape)
         return None if found is None else (view.shape, found)
+    if isinstance(view, Broadcasted):
+        return _broadcast(shape, strides, view.shape)
     return None
+
+
+def _broadcast(shape: Shape, strides: Shape, target: Shape) -> tuple[Shape, Shape] | None:
+    """Return shape and strides of an array that is repeated; None where a size may be 1 or not."""
+    new = len(target) - len(shape)
+    if new < 0 or any(n not in (1, wide) for n, wide in zip(shape, target[new:], strict=True)):
+        return None
+    own = (s if n == wide else 0 for n, s, wide in zip(shape, strides, target[new:], strict=True))
+    return target, (*(0,) * new, *own)
 
 
 def offset(shape: Shape, strides: Shape, view: View, itemsize: int) -> DimLike | None:
@@ -120,10 +132,14 @@ def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool | None:
 
 
 def is_copied(shape: Shape, strides: Shape, target: Shape) -> bool:
-    """Tell whether a reshape is a copy whatever the sizes: into one axis, of two that are never one run of memory."""
-    pairs = itertools.pairwise((n, s) for n, s in zip(shape, strides, strict=True) if n != 1)
-    return sum(n != 1 for n in target) == 1 and any(
-        _at_least(n, 2) and _at_least(m, 2) and _differ(s, m * t) for (n, s), (m, t) in pairs
+    """Tell whether a reshape is a copy whatever the sizes: one that makes an axis of two that are never one run of memory."""
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    cuts = _cuts([n for n, _ in old], [n for n in target if n != 1])
+    merged = (old[i:i_end] for (i, j), (i_end, j_end) in itertools.pairwise(cuts) if j_end - j == 1)
+    return any(
+        _at_least(n, 2) and _at_least(m, 2) and _differ(s, m * t)
+        for run in merged
+        for (n, s), (m, t) in itertools.pairwise(run)
     )
 
 

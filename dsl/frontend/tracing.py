@@ -99,6 +99,9 @@ class TracedFunction:
     )  # that the function touches, and whether it writes them
     resources: dict[str, Any] = field(default_factory=dict)  # queues, by the names that nodes use
     claim: Any = None  # a context manager, in which the function has its variables to itself
+    equated: bool = (
+        False  # whether sizes were taken for equal that may differ; the graph raises then
+    )
 
     @property
     def sources(self) -> list[Source]:
@@ -350,14 +353,17 @@ def _kind_of(found: Any) -> str:
 
 
 def trace_call(
-    fn: Callable[..., Any], arguments: Arguments, name: str, pattern: Pattern | None = None
-) -> TracedFunction:
+    fn: Callable[..., Any], arguments: Arguments, name: str, pattern: Pattern | None = None, *,
+    cautious: bool = False,
+) -> TracedFunction:  # fmt: skip
     """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes.
 
     Lists of many items are made by loops of the program. If the function needs Python's own lists, it is traced again with those.
+    One that is `cautious` takes no sizes for equal that may differ.
     """
     refuse_generator(fn)
     trace = Trace(name)
+    trace.cautious = cautious
     try:
         return _trace_once(trace, fn, arguments, name, pattern)
     except Exception as error:
@@ -365,7 +371,7 @@ def trace_call(
             raise
         looped = error
     again = Trace(name)
-    again.unrolls = True
+    again.unrolls, again.cautious = True, cautious
     try:
         return _trace_once(again, fn, arguments, name, pattern)
     except DslError:
@@ -599,7 +605,7 @@ def _finish(
         containers,
         attributes,
     )
-    made.resources = trace.resources
+    made.resources, made.equated = trace.resources, bool(trace.equated)
     origins = {index for index, _, _ in written}
     places = {id(c.holder): c.storage.origin for c in captures}
     made.variables = [

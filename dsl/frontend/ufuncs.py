@@ -10,7 +10,7 @@ import numpy as np
 from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
 from dsl.frontend.exact_comparisons import compare
 from dsl.frontend.numbers import is_plain_number, made
-from dsl.frontend.scopes import current_scope, here
+from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import (
     _FUNCTIONS,
     _UFUNCS,
@@ -26,7 +26,7 @@ from dsl.frontend.traced import (
     wrap,
     write,
 )
-from dsl.ir.dims import Dim, lower_bound
+from dsl.ir.dims import Dim, DimLike, dim_min, lower_bound, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.ops.elementwise import UFUNC_OPS
 from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
@@ -200,11 +200,20 @@ def broadcast_values(values: list[Value]) -> list[Value]:
         return values
     shapes = [v.shape for v in values]
     target = _common_shape(shapes)
-    scope = current_scope()
-    return [
-        v if _joins(v.shape, target) else scope.emit("broadcast_to", v, shape=target)
-        for v in values
-    ]
+    return [v if _joins(v.shape, target) else _stretched(v, target) for v in values]
+
+
+def _stretched(value: Value, target: Shape) -> Value:
+    """Return a value with the dims of `target`: a slice, which kernels look through, where none of its own may be 1 of many."""
+    scope, own = current_scope(), value.shape
+    tail = target[len(target) - len(own) :]
+    trace = current_trace()
+    equated = trace.equated if trace is not None else ()
+    if all(d in (1, t) or (d, t) in equated for d, t in zip(own, tail, strict=True)):
+        size = tuple(d if d == 1 else t for d, t in zip(own, tail, strict=True))
+        rank = len(own)
+        return scope.emit("slice", value, start=(0,) * rank, size=size, step=(1,) * rank)
+    return scope.emit("broadcast_to", value, shape=target)
 
 
 def _joins(shape: Shape, target: Shape) -> bool:
@@ -239,7 +248,32 @@ def _run_time_dim(a: Any, b: Any) -> Any:
     ):
         return broadcast_shapes((a,), (b,))[0]
     scope = current_scope()
+    if _may_equate(a, b):
+        return _equated(a, b)
     return scope.as_dim(scope.emit("broadcast_dim", scope.size(a), scope.size(b)))
+
+
+def _equated(a: Dim, b: Dim) -> DimLike:
+    """Have the program ask whether two sizes are equal, and return the lesser, which slices of both may have."""
+    scope, trace = current_scope(), current_trace()
+    assert trace is not None
+    equal = scope.emit("equal", scope.size(a), scope.size(b))
+    message = "operands could not be broadcast together"
+    scope.node("assert", [equal], {"message": message, "error": "ValueError"})
+    lesser = dim_min(a, b)
+    trace.equated |= {(a, lesser), (b, lesser)}
+    return lesser
+
+
+def _may_equate(a: Dim, b: Dim) -> bool:
+    """Tell whether two sizes are taken to be equal, such as (n + 1)//2 and n//2, which only tiny arrays broadcast otherwise.
+
+    The program asks whether they are, and a call in which they are not is compiled for its sizes alone: of arguments, that is.
+    """
+    trace, apart = current_trace(), a - b
+    of_arguments = all((lower_bound(symbol) or 0) > 1 for symbol in symbols_of(a, b))
+    allowed = trace is not None and trace.trial and not trace.cautious
+    return allowed and of_arguments and isinstance(apart, Dim)
 
 
 def _outs(out: Any, count: int) -> tuple[Any, ...]:

@@ -14,13 +14,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsl.frontend.scopes import Scope
+from dsl.errors import ShapeError
+from dsl.frontend.scopes import Scope, here
 from dsl.ir.dims import Dim, DimLike, substitute, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.types import I64, Shape
 
 __all__ = [
     "Bitcast",
+    "Broadcasted",
     "DynamicSliced",
     "Part",
     "Picked",
@@ -34,6 +36,7 @@ __all__ = [
     "chained",
     "placed",
     "positions_in",
+    "read_only",
     "resolve",
     "run_size",
     "symbols_in",
@@ -162,6 +165,33 @@ class Reshaped:
         except (AttributeError, ValueError):
             return None
         return view
+
+
+def read_only() -> ShapeError:
+    """Return the error of a write into a view that must not be written."""
+    return ShapeError(
+        "assignment destination is read-only",
+        location=here(),
+        remedy="write to a copy: `y = y.copy()`",
+    )
+
+
+@dataclass(frozen=True)
+class Broadcasted:
+    """The base repeated along new and size-1 axes; read-only, as in NumPy."""
+
+    shape: Shape
+
+    def get(self, b: Scope, base: Value) -> Value:
+        return b.emit("broadcast_to", base, shape=self.shape)
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        raise read_only()
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        if not all(isinstance(d, int) for d in self.shape):
+            return None
+        return np.broadcast_to(array, self.shape)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

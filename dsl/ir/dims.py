@@ -250,6 +250,10 @@ def lower_bound(dim: DimLike) -> int | None:
 
 
 def _sum_bound(dim: Dim) -> int | None:
+    """Add up the terms' bounds; of `n - 2*(n//2)`, where a quotient is subtracted, what it is a part of is taken instead."""
+    whole = _without_quotients(dim)
+    if whole != dim:
+        return lower_bound(whole)
     total = 0
     for factors, scale in dim.terms:
         bounds = [_factor_bound(f) for f in factors]
@@ -262,6 +266,25 @@ def _sum_bound(dim: Dim) -> int | None:
     return total
 
 
+def _without_quotients(dim: Dim) -> DimLike:
+    """Return something that is at most `dim`: `-4*(n//2)` is at least `-2*n`."""
+    found: DimLike = dim
+    for factors, scale in dim.terms:
+        quotient = _quotient(factors)
+        if quotient is not None and scale < 0 and scale % quotient[1] == 0:
+            dividend, divisor = quotient
+            found = found - Dim(((factors, scale),)) + dividend * (scale // divisor)
+    return found
+
+
+def _quotient(factors: tuple[Factor, ...]) -> tuple[DimLike, int] | None:
+    """Return the dividend and the divisor of a quotient by a known number above 0."""
+    atom = factors[0] if len(factors) == 1 else None
+    if not isinstance(atom, Atom) or atom.kind != "floordiv":
+        return None
+    return (atom.lhs, atom.rhs) if isinstance(atom.rhs, int) and atom.rhs > 0 else None
+
+
 def _factor_bound(factor: Factor) -> int | None:
     if isinstance(factor, _Name):
         return factor.minimum
@@ -270,12 +293,14 @@ def _factor_bound(factor: Factor) -> int | None:
         return max((b for b in (low, other) if b is not None), default=None)
     if factor.kind == "min":
         return None if low is None or other is None else min(low, other)
-    return 0 if (low or 0) >= 0 and low is not None and (other or 0) > 0 else None
+    if low is None or low < 0 or (other or 0) <= 0:
+        return None
+    return low // factor.rhs if factor.kind == "floordiv" and isinstance(factor.rhs, int) else 0
 
 
 def _extremum(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike:
     for small, large in ((lhs, rhs), (rhs, lhs)):
-        gap = lower_bound(large - small)
+        gap = _gap(small, large)
         if gap is not None and gap >= 0:
             return large if kind == "max" else small
     for one, other in ((lhs, rhs), (rhs, lhs)):
@@ -283,6 +308,19 @@ def _extremum(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike:
         if found is not None:
             return found
     return _atom(kind, lhs, rhs)
+
+
+def _gap(small: DimLike, large: DimLike) -> int | None:
+    """Return a bound of the difference of two dims, or, of quotients by the same number, of their dividends."""
+    one, other = _as_quotient(small), _as_quotient(large)
+    if one is not None and other is not None and one[1] == other[1]:
+        return lower_bound(other[0] - one[0])
+    return lower_bound(large - small)
+
+
+def _as_quotient(dim: DimLike) -> tuple[DimLike, int] | None:
+    terms = _terms(dim)
+    return _quotient(terms[0][0]) if len(terms) == 1 and terms[0][1] == 1 else None
 
 
 def _absorbed(kind: str, lhs: DimLike, rhs: DimLike) -> DimLike | None:
@@ -311,14 +349,27 @@ def dim_min(lhs: DimLike, rhs: DimLike) -> DimLike:
 
 
 def where_not_zero(dim: DimLike) -> DimLike:
-    """Return what a dim is wherever it is not 0: `max(n - 19, 0)` is `n - 19` there."""
-    (factors, scale), *rest = _terms(dim) or (((), 0),)
-    if rest or len(factors) != 1 or scale != 1 or not isinstance(factors[0], Atom):
+    """Return what a dim is wherever it is not 0: `max(n - 19, 0)` is `n - 19` there, `(max(n - 19, 0) + 1)//2` is `(n - 18)//2`."""
+    return _where_at_least(dim, 1)
+
+
+def _where_at_least(dim: DimLike, least: int) -> DimLike:
+    """Return what a dim is wherever it is at least some number: what a `max` has below that is no choice there."""
+    (factors, scale), *others = _terms(dim) or (((), 0),)
+    rest = _build(dict(others))
+    one = len(factors) == 1 and scale == 1
+    if not one or not isinstance(factors[0], Atom) or isinstance(rest, Dim):
         return dim
-    atom = factors[0]
-    if atom.kind != "max" or 0 not in (atom.lhs, atom.rhs):
+    atom, needed = factors[0], least - rest
+    if atom.kind == "max":
+        for kept, lost in ((atom.lhs, atom.rhs), (atom.rhs, atom.lhs)):
+            if isinstance(lost, int) and lost < needed:
+                return _where_at_least(kept, needed) + rest
+    quotient = _quotient(factors)
+    if quotient is None:
         return dim
-    return atom.lhs if atom.rhs == 0 else atom.rhs
+    dividend, divisor = quotient
+    return _divide(_where_at_least(dividend, needed * divisor), divisor) + rest
 
 
 def symbols_of(*dims: DimLike) -> list[Dim]:

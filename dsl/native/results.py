@@ -16,7 +16,7 @@ from dsl.codegen.cpu import entry
 from dsl.frontend.strides import contiguous, is_contiguous, offset, unknown, viewed
 from dsl.frontend.traced import Kind
 from dsl.frontend.tracing import Source, TracedFunction
-from dsl.frontend.views import Bitcast, Part, Raveled, Reshaped, View
+from dsl.frontend.views import Bitcast, Broadcasted, Part, Raveled, Reshaped, View
 from dsl.ir.dims import Atom, Dim, DimLike, lower_bound, symbols_of
 from dsl.ir.graph import Graph
 from dsl.ir.types import Shape, size_of
@@ -177,7 +177,8 @@ def _through(view: View, dtype: Any, shape: Shape, strides: Shape) -> Lie | None
         return _tried(view, dtype, shape, strides)
     if isinstance(view, Part):
         return (by, np.empty(0, dtype).real.dtype, *found, True) if dtype.kind == "c" else None
-    return by, np.dtype(view.dtype) if isinstance(view, Bitcast) else dtype, *found, True
+    seen_as = np.dtype(view.dtype) if isinstance(view, Bitcast) else dtype
+    return by, seen_as, *found, not isinstance(view, Broadcasted)
 
 
 def _tried(view: View, dtype: Any, shape: Shape, strides: Shape) -> Lie | None:

@@ -13,14 +13,14 @@ are final and still in a near cache, each element in exactly one call, from seve
 a bias, applies an activation, or stores to another array.
 
 What holds: every element is the sum, in the order of the inner dimension, of products with fused additions, in runs of a
-length that depends on k alone. So the same sizes and layouts give the same bits for any number of threads.
+length that depends on sizes and layouts alone. So these give the same bits for any number of threads.
 
 The library calls `void dsl_parallel(ptr fn, ptr env, i64 n, i64 grain)`, which calls `fn(env, lo, hi)` for parts of [0, n),
 `i64 dsl_threads()`, `ptr dsl_alloc(i64 bytes)` and `void dsl_free(ptr)`.
 
 The scheme is that of Goto and van de Geijn (Anatomy of High-Performance Matrix Multiplication, 2008), with the panel of A
 in the first cache and the block of B in the second. Each task packs what it needs itself: packing the same twice takes less
-time than waiting for others.
+time than waiting for others. What is narrower than a tile is read where it lies, neighbours included, except at the end of an operand.
 """
 
 from __future__ import annotations

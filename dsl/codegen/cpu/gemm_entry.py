@@ -7,6 +7,7 @@ The numbers below were measured on a CPU of 2023 with AVX-512, 48 KB of first an
 from __future__ import annotations
 
 from dsl.codegen.cpu.gemm_pack import ATTRIBUTES
+from dsl.codegen.cpu.gemm_tall import tall_product
 from dsl.codegen.cpu.gemm_tasks import Call, Plan, allocate, ceil_div, finish, round_up, tasks
 from dsl.codegen.cpu.gemm_tiles import Tiling
 from dsl.codegen.cpu.gemm_vector import Product, by_columns, by_rows
@@ -65,6 +66,7 @@ def entry(module: Module, t: Tiling, name: str) -> None:
     few = fn.compare("sle", call.m, _FEW_VECTORS)
     with fn.if_(fn.either(few, fn.compare("eq", call.n, 1))):
         _matrix_by_vectors(module, t, fn, call)
+    tall_product(module, t, fn, call, name)
     _matrix_by_matrix(module, t, fn, call)
     fn.ret()
 

@@ -85,10 +85,14 @@ def pack_b(module: Module, t: Tiling, name: str) -> None:
                 place = fn.add(fn.mul(k, t.columns), c)
                 _transpose(fn, t, _at(fn, t, target, place), block, column_stride)
             done.set(stop)
+        together = fn.compare("eq", column_stride, 1)
         with fn.loop(done.get(), depth) as k:
             row = _at(fn, t, source, fn.mul(k, row_stride))
-            _slowly(
-                fn, t, _at(fn, t, target, fn.mul(k, t.columns)), row, column_stride, here, t.columns
+            place = _at(fn, t, target, fn.mul(k, t.columns))
+            fn.if_else(
+                together,
+                lambda: _row_of_panel(fn, t, place, row, here, t.columns),
+                lambda: _slowly(fn, t, place, row, column_stride, here, t.columns),
             )
     fn.ret()
 

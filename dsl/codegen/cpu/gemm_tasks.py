@@ -55,8 +55,8 @@ class Plan(NamedTuple):
 
 class _Block(NamedTuple):
     """A run of the inner dimension of a block of columns, with B where the kernels read it: `wide` columns as full tiles at
-    `b`, rows `b_step` and tiles `b_tile` bytes apart, of which what is `b_ahead` is to be fetched, and the others packed at
-    `rest`."""
+    `b`, rows `b_step` and tiles `b_tile` bytes apart, of which what is `b_ahead` is to be fetched, and the others at `rest`,
+    rows `rest_step` apart."""
 
     j0: Operand
     columns: Operand
@@ -68,6 +68,7 @@ class _Block(NamedTuple):
     b_tile: Value
     b_ahead: Value
     rest: Value
+    rest_step: Value
 
 
 class _Panel(NamedTuple):
@@ -171,7 +172,7 @@ class _Work:
     def block_of_b(
         self, j0: Operand, columns: Operand, k0: Operand, depth: Value, more: Value
     ) -> _Block:
-        """Pack what is to be packed of a block of B."""
+        """Pack what is to be packed of a block of B: also columns past the last full tile, if a kernel would read past B's end."""
         fn, t, call, pack_b = self.fn, self.t, self.call, self.plan.pack_b
         tile = t.columns * t.size
         wide = fn.binary("and", columns, -t.columns)
@@ -179,7 +180,9 @@ class _Work:
         packed = self.space.get()
         start = fn.select(pack_b, 0, wide)
         count = fn.as_value(fn.sub(columns, start), "i64")
-        with fn.if_(fn.compare("sgt", count, 0)):
+        after = self.rows_after(k0, depth, call.b_row, t.columns)
+        in_place = fn.both(fn.invert(pack_b), after)
+        with fn.if_(fn.both(fn.compare("sgt", count, 0), fn.invert(in_place))):
             first = fn.gep(source, fn.mul(start, call.b_column), t.type)
             fn.call("void", "gemm.pack_b", packed, first, call.b_row, call.b_column, depth, count)
         return _Block(
@@ -188,8 +191,22 @@ class _Work:
             b_step=fn.select(pack_b, tile, fn.mul(call.b_row, t.size)),
             b_tile=fn.select(pack_b, fn.mul(depth, tile), tile),
             b_ahead=fn.select(pack_b, _AHEAD, fn.mul(call.b_row, _ROWS_AHEAD * t.size)),
-            rest=fn.gep(packed, fn.mul(fn.mul(fn.sub(wide, start), depth), t.size)),
+            rest=fn.select(
+                in_place,
+                fn.gep(source, wide, t.type),
+                fn.gep(packed, fn.mul(fn.mul(fn.sub(wide, start), depth), t.size)),
+            ),
+            rest_step=fn.select(in_place, fn.mul(call.b_row, t.size), tile),
         )  # fmt: skip
+
+    def rows_after(self, k0: Operand, depth: Value, step: Value, count: int) -> Value:
+        """Tell whether the rows after a run, `step` elements apart, are `count` elements or more.
+
+        A kernel may read so many past the end of each of the run's rows then. It multiplies them, but writes no product.
+        """
+        fn = self.fn
+        left = fn.sub(self.call.k, fn.add(k0, depth))
+        return fn.compare("sge", fn.mul(left, step), count)
 
     def first_row(self, panel: Operand) -> tuple[Variable, Variable]:
         """Return the first row of a panel, and the remainder that tells when a tall panel is due."""
@@ -224,7 +241,9 @@ class _Work:
             for two in (Value("true", "i1"), fn.compare("sgt", rest, t.lanes))
         ]
         exact[1] = fn.either(exact[1], fn.compare("eq", rest, 0))
-        with fn.if_(fn.either(self.plan.pack_a, fn.invert(fn.both(*exact)))):
+        after = self.rows_after(k0, block.depth, call.a_column, t.heights[0])
+        readable = fn.either(fn.both(*exact), fn.both(fn.compare("eq", call.a_row, 1), after))
+        with fn.if_(fn.either(self.plan.pack_a, fn.invert(readable))):
             strides = call.a_row, call.a_column
             fn.call("void", "gemm.pack_a", self.panel, source, *strides, rows, block.depth)
             by_columns = columns_together(fn, *strides)
@@ -254,7 +273,7 @@ class _Work:
             ahead.set(fn.add(ahead.get(), fn.mul(call.a_row, t.size)))
         rest = fn.as_value(fn.sub(block.columns, block.wide), "i64")
         with fn.if_(fn.compare("sgt", rest, 0)):
-            two, step = fn.compare("sgt", rest, t.lanes), fn.as_value(t.columns * t.size, "i64")
+            two, step = fn.compare("sgt", rest, t.lanes), block.rest_step
             here, none = fn.gep(c, block.wide, t.type), fn.as_value(0, "i64")
             self.multiply(panel, block, none, block.rest, step, here, rest, two)
 

@@ -66,8 +66,8 @@ class Tiling:
 
 # 14 rows of two vectors take 28 of AVX-512's 32 registers, two hold B and one an element of A; 12 of AVX2's 16.
 _TILINGS = {
-    ("avx512", "float"): Tiling("float", 16, (14, 12, 8, 4), (14, 4), True, 384, 1024),
-    ("avx512", "double"): Tiling("double", 8, (14, 12, 8, 4), (14, 4), True, 256, 768),
+    ("avx512", "float"): Tiling("float", 16, (14, 12, 8, 4), (14, 12, 8, 4), True, 384, 1024),
+    ("avx512", "double"): Tiling("double", 8, (14, 12, 8, 4), (14, 12, 8, 4), True, 256, 768),
     ("avx2", "float"): Tiling("float", 8, (6, 4, 2), (6, 2), False, 512, 512),
     ("avx2", "double"): Tiling("double", 4, (6, 4, 2), (6, 2), False, 512, 512),
     ("plain", "float"): Tiling("float", 4, (4, 2), (4,), False, 256, 256),

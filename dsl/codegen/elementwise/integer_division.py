@@ -2,14 +2,15 @@
 
 In vector code quotients are computed in floating point, for which the processor has vector instructions; that is exact
 or made exact (measured for int64: 1 ns per element, 3.5 with the division instruction, which is scalar). Code for a
-single number uses the instruction, whose latency is less. A constant divisor is left to LLVM, which multiplies.
+single number uses the instruction, whose latency is less. By a constant one multiplies: with 64 bits, for which LLVM has no vectors, here,
+else LLVM does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -110,7 +111,9 @@ def _sizes(fn: Function, a: Value, b: Value) -> Results:
 def _divmod(fn: Function, dtype: np.dtype, x: Value, y: Value, *, vector: bool) -> Results:
     divisor = constant_of(y)
     if dtype.kind == "i" and divisor is not None and divisor > 0:
-        return _by_positive(fn, dtype, x, y, divisor)
+        return _by_positive(fn, dtype, x, y, divisor, vector=vector)
+    if dtype.kind == "u" and vector and dtype.itemsize == 8 and _is_uneven(divisor):
+        return _naturals_by_factor(fn, x, divisor)
     if dtype.kind == "u":
         return _truncating(fn, dtype, x, y, vector=vector)
     if vector or divisor is not None:
@@ -146,11 +149,54 @@ def _rounding_down(fn: Function, dtype: np.dtype, x: Value, y: Value, *, vector:
     )
 
 
-def _by_positive(fn: Function, dtype: np.dtype, x: Value, y: Value, divisor: int) -> Results:
+def _by_positive(
+    fn: Function, dtype: np.dtype, x: Value, y: Value, divisor: int, *, vector: bool
+) -> Results:
     """Divide by a positive constant; shifts round down by themselves, and so do masks."""
-    if divisor & (divisor - 1) == 0:
+    if not _is_uneven(divisor):
         return fn.binary("ashr", x, divisor.bit_length() - 1), fn.binary("and", x, divisor - 1)
+    if vector and dtype.itemsize == 8:
+        return _by_factor(fn, x, divisor)
     return divide_by_natural(fn, dtype, x, y)
+
+
+def _is_uneven(divisor: int | None) -> TypeGuard[int]:
+    """Tell whether a divisor is known, above 0, and no power of two."""
+    return divisor is not None and divisor > 0 and divisor & (divisor - 1) != 0
+
+
+def _by_factor(fn: Function, x: Value, divisor: int) -> Results:
+    """Divide 64-bit integers by a constant, and round down: LLVM has vectors for the product of halves, but not for `sdiv`.
+
+    The factor is little more than a power of two divided by the divisor (Granlund and Montgomery, Division by Invariant Integers
+    using Multiplication, 1994, section 6). A number below 0 is divided as -1 less it, of which the same is then taken.
+    """
+    bits = (divisor - 1).bit_length()
+    factor = (1 << (63 + bits)) // divisor + 1
+    sign = fn.binary("ashr", x, 63)
+    high = _high_half(fn, fn.binary("xor", x, sign), factor)
+    quotient = fn.binary("xor", fn.binary("lshr", high, bits - 1), sign)
+    return quotient, fn.binary("sub", x, fn.binary("mul", quotient, divisor))
+
+
+def _naturals_by_factor(fn: Function, x: Value, divisor: int) -> Results:
+    """Divide unsigned integers by a constant: the factor has a bit more than 64, the first of which is added by itself."""
+    bits = (divisor - 1).bit_length()
+    high = _high_half(fn, x, ((1 << (64 + bits)) // divisor + 1) - (1 << 64))
+    half = fn.binary("lshr", fn.binary("sub", x, high), 1)
+    quotient = fn.binary("lshr", fn.binary("add", high, half), bits - 1)
+    return quotient, fn.binary("sub", x, fn.binary("mul", quotient, divisor))
+
+
+def _high_half(fn: Function, x: Value, factor: int) -> Value:
+    """Return the upper 64 bits of the product of two unsigned 64-bit integers."""
+    low = (1 << 32) - 1
+    x0, x1 = fn.binary("and", x, low), fn.binary("lshr", x, 32)
+    f0, f1 = factor & low, factor >> 32
+    middle = fn.binary("add", fn.binary("mul", x1, f0), fn.binary("lshr", fn.binary("mul", x0, f0), 32))  # fmt: skip
+    other = fn.binary("add", fn.binary("mul", x0, f1), fn.binary("and", middle, low))
+    carried = fn.binary("add", fn.binary("lshr", middle, 32), fn.binary("lshr", other, 32))
+    return fn.binary("add", fn.binary("mul", x1, f1), carried)
 
 
 def divide_naturals(fn: Function, dtype: np.dtype, x: Value, y: Value) -> Results:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from dsl.codegen.expressions import Affine, Expression, Pool, Var, walk
 from dsl.codegen.statements import Kernel, Root, Stage
-from dsl.ir.dims import DimLike, lower_bound
+from dsl.ir.dims import DimLike, dim_max, dim_min, lower_bound
 
 __all__ = ["pieces"]
 
@@ -74,6 +74,8 @@ def _cuts(kernel: Kernel, var: Var) -> list[_Piece]:
     if places is None:
         return []
     edges = [0, *places, var.extent]
+    if not _is_long_enough(edges):
+        return _around_the_middle(ranges, edges)
     stretches = [
         _Piece(a, b - a, _facts(ranges, a, edges)) for a, b in itertools.pairwise(edges) if a != b
     ]
@@ -97,7 +99,7 @@ def _range(e: Expression, var: Var) -> tuple[DimLike, DimLike] | None:
 
 
 def _sorted(places: set[DimLike], extent: DimLike) -> list[DimLike] | None:
-    """Return the places within an axis in order; None if that depends on sizes that are not known."""
+    """Return the places within an axis in the order that they have in a long one; None if other sizes decide about it."""
     near = [p for p in places if isinstance(p, int)]
     if isinstance(extent, int):
         return [*sorted(p for p in near if 0 < p < extent)] if len(near) == len(places) else None
@@ -106,11 +108,31 @@ def _sorted(places: set[DimLike], extent: DimLike) -> list[DimLike] | None:
         return None
     starts = sorted(p for p in near if p > 0)
     ends = sorted((k for k in back if isinstance(k, int) and k > 0), reverse=True)
-    least = lower_bound(extent)
-    needed = (starts[-1] if starts else 0) + (ends[0] if ends else 0)
-    if least is None or least < needed:
-        return None
     return [*starts, *(extent - k for k in ends)]
+
+
+def _is_long_enough(edges: Sequence[DimLike]) -> bool:
+    """Tell whether an axis is surely as long as its edges need it to be for their order."""
+    gaps = [lower_bound(b - a) for a, b in itertools.pairwise(edges)]
+    return all(gap is not None and gap >= 0 for gap in gaps)
+
+
+def _around_the_middle(
+    ranges: dict[Expression, tuple[DimLike, DimLike] | None], edges: list[DimLike]
+) -> list[_Piece]:
+    """Return the middle of an axis that may be short, where it then has no points, and both borders, which keep their tests."""
+    extent = edges[-1]
+    first = max(place for place in edges if isinstance(place, int))
+    after = next(place for place in edges if not isinstance(place, int))
+    if max(first, lower_bound(extent - after) or 0) >= _LARGE:
+        return []
+    stop = dim_max(after, first)
+    pieces = [
+        _Piece(0, dim_min(extent, first), None),
+        _Piece(first, stop - first, _facts(ranges, first, edges)),
+        _Piece(stop, dim_max(extent - stop, 0), None),
+    ]
+    return [piece for piece in pieces if piece.extent != 0]
 
 
 def _facts(

@@ -147,7 +147,9 @@ def _pad_axis(
     if options.get("reflect_type", "even") == "odd":
         return _pad_odd(x, axis, low, high, mode)
     if is_symbolic(length, low, high):
-        return gather_axis(x, _pad_positions(length, low, high, mode), axis)
+        before = _pad_positions(length, counter(low) - number(low), mode)
+        after = _pad_positions(length, counter(high) + number(length), mode)
+        return _joined(x, axis, gather_axis(x, before, axis), gather_axis(x, after, axis))
     positions = np.pad(np.arange(_known(length)), (low, high), mode=mode)  # type: ignore[call-overload]
     return from_runs(x, positions, axis)
 
@@ -182,9 +184,9 @@ def _runs(positions: np.ndarray) -> Iterator[tuple[int, int, int]]:
         yield 0, 0, 1
 
 
-def _pad_positions(length: DimLike, low: DimLike, high: DimLike, mode: str) -> Array:
+def _pad_positions(length: DimLike, index: Array, mode: str) -> Array:
+    """Return the places of a padding's elements, of which `index` says where they are: below 0 or past the last."""
     n = number(length)
-    index = counter(low + length + high) - number(low)
     if mode == "edge":
         return np.clip(index, 0, n - 1)
     if mode == "wrap":

@@ -33,6 +33,7 @@ from dsl.frontend.traced import (
     transpose_view,
 )
 from dsl.frontend.ufuncs import _common_shape
+from dsl.frontend.views import Broadcasted, read_only
 from dsl.ir.dims import DimLike, dim_max, dim_min, lower_bound, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.types import I64, Shape, size_of
@@ -233,30 +234,6 @@ def _atleast(rank: int) -> Any:
 atleast_1d, atleast_2d, atleast_3d = map(_atleast, (1, 2, 3))
 
 
-def _read_only() -> ShapeError:
-    return ShapeError(
-        "assignment destination is read-only",
-        location=here(),
-        remedy="write to a copy: `y = y.copy()`",
-    )
-
-
-@dataclass(frozen=True)
-class Broadcasted:
-    """The base repeated along new and size-1 axes; read-only, as in NumPy."""
-
-    shape: Shape
-
-    def get(self, b: Scope, base: Value) -> Value:
-        return b.emit("broadcast_to", base, shape=self.shape)
-
-    def put(self, b: Scope, base: Value, value: Value) -> Value:
-        raise _read_only()
-
-    def of(self, array: np.ndarray) -> np.ndarray | None:
-        return None if is_symbolic(*self.shape) else np.broadcast_to(array, self.shape)  # type: ignore[arg-type]
-
-
 @dataclass(frozen=True)
 class Diagonal:
     """The diagonal of the last two axes; read-only, as in NumPy."""
@@ -286,7 +263,7 @@ class Diagonal:
         return b.emit("transpose", found, axes=(*range(1, rank - 1), 0))
 
     def put(self, b: Scope, base: Value, value: Value) -> Value:
-        raise _read_only()
+        raise read_only()
 
     def of(self, array: np.ndarray) -> np.ndarray | None:
         return array.diagonal(self.offset, -2, -1)
