@@ -102,6 +102,8 @@ ERASED: dict[str, tuple[Any, Any, Any]] = {
     "in sums": (erasing(at(0), lambda x: (y := 1 / x) * y * y + y), floats(0, 1), floats(0, -4)),
     "transposed": (erasing(at((0, 1)), lambda x: (1 / x).T), floats([1, 2], [0, 1]), floats([-1, -0.25], [0, -1])),
     "twice": (erasing(lambda y: (at(0)(y), at(-1)(y))), floats(0, 2, 0), floats(0, -0.25, 0)),  # type: ignore[func-returns-value]
+    "scaled": (erasing(at(0), lambda x: 3 * (2 * (1 / x))), floats(0, 1), floats(0, -6)),
+    "scaled by infinity": (erasing(at(0), lambda x: floats(inf, 2) * (1 / x)), floats(0, 1), floats(0, -2)),
     "second order": (second(lambda x: erasing(at(0))(x).sum()), floats(0, 1), floats(0, 2)),
 }  # fmt: skip
 # A length has a kink at 0, not a pole; the mean of all its slopes there is 0.
@@ -180,7 +182,12 @@ POINTS: dict[str, tuple[Any, Any, Any]] = {
 }  # fmt: skip
 SPECIAL = {
     f"{kind} {name}": row
-    for kind, table in (("chosen", CHOSEN), ("length", LENGTHS), ("point", POINTS))
+    for kind, table in (
+        ("chosen", CHOSEN),
+        ("erased", ERASED),
+        ("length", LENGTHS),
+        ("point", POINTS),
+    )
     for name, row in table.items()
 }
 FINITE = [name for name, row in SPECIAL.items() if np.isfinite(row[2]).all()]

@@ -2,7 +2,7 @@
 
 The derivative of `where(x > 0, log(x), 0)` is 0 at 0, though that of `log` is infinite there: what was not chosen has
 no say. So a product of such a cotangent with a factor is masked again, `where(x > 0, g / x, 0)`, and the mask is found
-through whatever only moves or converts the cotangent on its way. What `r[0] = 0` overwrites has no say either: there the
+through whatever only moves, converts or scales the cotangent on its way. What `r[0] = 0` overwrites has no say either: there the
 cotangent is overwritten with zeros, and so is its product, which needs no mask.
 """
 
@@ -11,7 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+import numpy as np
+
 from dsl.ir.algebra import Algebra, Operand
+from dsl.ir.facts import splat_of
 from dsl.ir.graph import Node, Value
 from dsl.ir.types import BOOL, TensorType
 
@@ -86,6 +89,9 @@ def masked(a: Algebra, g: Value) -> Mask | Erased | None:
     if op == "complex" and is_zero(inputs[0]):
         mask = masked(a, inputs[1])
         return mask and replace(mask, value=_again(a, g.node, inputs[0], mask.value))
+    if op == "multiply" and inputs[0].shape == g.shape and _is_finite(inputs[1]):
+        mask = masked(a, inputs[0])
+        return mask and replace(mask, value=_again(a, g.node, mask.value))
     if op in _MOVES or (op == "pad" and is_zero(inputs[1])):
         return _moved(a, g.node, _as_mask(a, inputs[0]))
     if op in _PUTS and is_zero(inputs[0]) and g.node.attrs.get("mode") in _SUMS:
@@ -143,10 +149,18 @@ def is_zero(x: Value) -> bool:
     return x.node.op.name == "const" and not x.node.attrs["value"].array.any()
 
 
+def _is_finite(x: Value) -> bool:
+    """Tell whether a value is a known number that makes no NaN of zero."""
+    number = splat_of(x)
+    return number is not None and bool(np.isfinite(number))
+
+
 def through(a: Algebra, g: Value, factor: Operand) -> Value:
     """Return `g * factor`; where `g` is masked, zero, even if the factor is infinite or NaN there."""
+    if not isinstance(factor, Value) or _is_finite(factor):
+        return a.scaled(g, factor)
     mask = masked(a, g)
-    if mask is None or not isinstance(factor, Value):
+    if mask is None:
         return a.scaled(g, factor)
     inner = a.scaled(g, factor) if mask.value is g else through(a, mask.value, factor)
     return mask.put(a, inner)
