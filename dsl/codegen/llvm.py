@@ -208,6 +208,12 @@ class Module:
         self._metadata.append(f"{name} = {body.replace('%self', name)}")
         return name
 
+    def independent(self) -> tuple[str, str]:
+        """Return metadata for a loop whose iterations are independent, and for its memory accesses."""
+        group = self.metadata("distinct !{}")
+        accesses = self.metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
+        return self.metadata(f"distinct !{{%self, {accesses}}}"), f", !llvm.access.group {group}"
+
     def text(self) -> str:
         """Return the module as text."""
         defined = set(self.functions) | set(self._raw)

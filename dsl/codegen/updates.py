@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dsl.codegen import elementwise
-from dsl.codegen.arrays import Scalar, load_scalar, store_scalar
+from dsl.codegen.arrays import Array, Scalar, load_scalar, store_scalar
 from dsl.codegen.elements import Elements, gathered_index
 from dsl.codegen.evaluate import Evaluator, unchecked, wrap_index
 from dsl.codegen.expressions import Affine, Pool, Var, given, identity_index, walk
 from dsl.codegen.kernels.vectors import WideLoops
+from dsl.codegen.library.call import product
+from dsl.codegen.library.routines import call_routine
+from dsl.codegen.library.scatters import MERGES
 from dsl.codegen.llvm import Function, Operand, Value
-from dsl.codegen.memory import Placed, nbytes
+from dsl.codegen.memory import Placed, Slot, nbytes
 from dsl.codegen.overlap import clashes
 from dsl.codegen.places import surround
 from dsl.codegen.plan import is_checked
@@ -30,15 +33,12 @@ from dsl.codegen.scalars import check_box, check_start, checked_index
 from dsl.codegen.standins import StandIn
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike
-from dsl.ir.types import Shape
+from dsl.ir.types import Shape, size_of
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
 
 __all__ = ["emit_update"]
-
-_MERGES = {"add": "sum", "multiply": "prod", "min": "min", "max": "max"}
-
 
 Index = tuple[Affine, ...]
 Offset = Callable[[Index], Index]
@@ -220,19 +220,16 @@ def scatter(
 ) -> None:
     """Write to where index arrays say in a part of the array of `outer`, by itself in all of its own."""
     own, v, *indices = node.inputs
-    outer = outer or node
-    x = outer.inputs[0]
     line = line_of(region, indices)
+    if outer is None and line is None and has_many_points(region, node):
+        scatter_many(region, node)
+        return
+    outer = outer or node
     fits = line.fits(region.fn, region.dim(own.shape[node.attrs["axes"][0]])) if line else None
     with contextlib.nullcontext() if fits is None else region.fn.if_(region.fn.invert(fits)):
         for i, axis in zip(indices, node.attrs["axes"]):  # one index may stand for several axes
             check_indices(region, node, i, own.shape[axis], axis, v)
-    reads = x in region.placed and region.may_overwrite(x) and clashes(region, v, x, None)
-    if reads:
-        v = saved(region, v)
-    placed = updated_place(region, outer, disturbed=False)
-    if not reads and may_fail(region, v):
-        v = saved(region, v)
+    placed, v = place_to_write(region, outer, v, indices)
     elements = Elements(Pool(), region.in_memory)
     stores = _Stores(region, node, placed, v, elements)
 
@@ -257,6 +254,103 @@ def scatter(
         stores.emit(rank, anywhere)
     else:
         region.fn.if_else(fits, partial(along, line), partial(stores.emit, 1, anywhere))
+
+
+def place_to_write(
+    region: Region, node: ir.Node, v: ir.Value, indices: Sequence[ir.Value]
+) -> tuple[Placed, ir.Value]:
+    """Return the memory in which a scatter happens, which none of its indices is read from, and what is written.
+
+    That is computed before, if it reads that memory or may fail.
+    """
+    x = node.inputs[0]
+    in_place = x in region.placed and region.may_overwrite(x)
+    disturbed = in_place and any(clashes(region, i, x, None) for i in indices)
+    reads = in_place and not disturbed and clashes(region, v, x, None)
+    if reads:
+        v = saved(region, v)
+    placed = updated_place(region, node, disturbed=disturbed)
+    return placed, saved(region, v) if not reads and may_fail(region, v) else v
+
+
+_MANY = 1 << 15  # elements for which a routine is called
+
+
+def has_many_points(region: Region, node: ir.Node) -> bool:
+    """Tell whether a scatter is one of many elements into a row, for which there is a routine."""
+    x, v, index = node.inputs[:3]
+    placed = region.placed.get(x)
+    if len(x.shape) != 1 or v.shape != index.shape or index.dtype != np.int64:
+        return False
+    if placed is not None and region.may_overwrite(x) and not placed.contiguous:
+        return False
+    size = size_of(v.shape)
+    if isinstance(size, int):
+        return size >= _MANY
+    return not region.program.depth
+
+
+def scatter_many(region: Region, node: ir.Node) -> None:
+    """Call the routine that writes many elements."""
+    fn, (x, v, source) = region.fn, node.inputs
+    held: list[Slot] = []
+    index = in_order(region, source, held)
+    at_once = region.checks and stays_hidden(region, node)
+    if region.checks and not at_once:
+        pointers = (index.pointer, product(fn, index.dims), region.dim(x.shape[0]))
+        first = call_routine(fn, "wrong_index", index.dtype, *pointers, result="i64")
+        refuse(region, node, index, first)
+    placed, v = place_to_write(region, node, v, [source])
+    first = write_many(region, node, placed.array, index, v, held)
+    if at_once:
+        refuse(region, node, index, first)
+    for slot in held:
+        region.program.release(slot)
+
+
+def stays_hidden(region: Region, node: ir.Node) -> bool:
+    """Tell whether elements may be written until an index is found to be wrong, since nobody will see them."""
+    x = node.inputs[0]
+    if x not in region.placed or not region.may_overwrite(x):
+        return True
+    slot = region.placed[x].slot
+    return slot.kind == "block" and not slot.exchanged and not slot.lent
+
+
+def in_order(region: Region, value: ir.Value, held: list[Slot]) -> Array:
+    """Return a value in C order, computed into memory if it is not there: that of a slot which the caller gives back."""
+    if region.in_memory(value) and region.place_of(value).contiguous:
+        return region.array(value)
+    size = nbytes(value.shape, value.dtype.itemsize)
+    held.append(region.program.allocate(size, region, "indices or values of a scatter"))
+    made = region.in_slot(held[-1], value)
+    region.map_to(value, made.array, value.shape, _itself)
+    return made.array
+
+
+def refuse(region: Region, node: ir.Node, index: Array, first: Value) -> None:
+    """Fail for the index of a point, if there is such a point."""
+    fn = region.fn
+    with fn.if_(fn.compare("sge", first, 0), unlikely=True):
+        number = fn.load("i64", fn.gep(index.pointer, first, "i64"))
+        size = region.dim(node.inputs[0].shape[0])
+        region.program.stop(fn, ErrorSite("index", node, 0), number, size)
+
+
+def write_many(
+    region: Region, node: ir.Node, x: Array, index: Array, v: ir.Value, held: list[Slot]
+) -> Value:
+    """Write elements; return the number of the first point whose index is wrong, or -1."""
+    fn = region.fn
+    e = Elements(Pool(), region.in_memory).at(v, identity_index(Var(d) for d in v.shape))
+    if e.vars:
+        source, step = in_order(region, v, held).pointer, 1
+    else:
+        source, step = fn.alloca(x.dtype.itemsize), 0
+        store_scalar(fn, x.dtype, Evaluator(fn, region, {}, [{}], unchecked).value(e), source)
+    pointers, sizes = (x.pointer, index.pointer, source), (x.dims[0], product(fn, index.dims))
+    stem = f"scatter_{node.attrs['mode']}"
+    return call_routine(fn, stem, x.dtype, *pointers, *sizes, step, result="i64")
 
 
 @dataclass
@@ -293,7 +387,7 @@ class _Stores:
     def part(self, evaluator: Evaluator, target: Index, points: tuple[Operand, ...]) -> None:
         region, k = self.region, len(points)
         if k < len(self.variables):
-            loop = independent(region) if k == len(self.variables) - 1 else ("", "")
+            loop = region.fn.module.independent() if k == len(self.variables) - 1 else ("", "")
             with region.fn.loop(0, region.dim(self.v.shape[k]), metadata=loop[0]) as at:
                 evaluator.points[self.variables[k]] = at
                 evaluator.metadata = loop[1]
@@ -335,14 +429,6 @@ def line_of(region: Region, indices: Sequence[ir.Value]) -> _Line | None:
         found.append(number)
     step = region.fn.binary("sub", found[1], found[0])
     return _Line(found[0], step, region.dim(index.shape[0]))
-
-
-def independent(region: Region) -> tuple[str, str]:
-    """Return metadata for a loop whose iterations are independent, and for its memory accesses."""
-    module = region.program.module
-    group = module.metadata("distinct !{}")
-    accesses = module.metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
-    return module.metadata(f"distinct !{{%self, {accesses}}}"), f", !llvm.access.group {group}"
 
 
 def check_indices(
@@ -407,7 +493,7 @@ def store_merged(
     mode = node.attrs.get("mode", "update")
     if mode != "update":
         old = load_scalar(region.fn, dtype, address, metadata)
-        value = elementwise.combine(region.fn, _MERGES[mode], dtype, old, value, reassociate=False)
+        value = elementwise.combine(region.fn, MERGES[mode], dtype, old, value, reassociate=False)
     store_scalar(region.fn, dtype, value, address, metadata)
 
 
@@ -417,6 +503,6 @@ def scatter_number(region: Region, node: ir.Node) -> None:
     value, mode = region.register(v), node.attrs["mode"]
     if mode != "update":
         value = elementwise.combine(
-            region.fn, _MERGES[mode], x.dtype, region.register(x), value, reassociate=False
+            region.fn, MERGES[mode], x.dtype, region.register(x), value, reassociate=False
         )
     region.registers[node.outputs[0]] = value

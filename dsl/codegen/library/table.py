@@ -15,6 +15,7 @@ from dsl.codegen.library import (
     partials,  # noqa: F401 - its routines are called by kernels
     random,
     running,
+    scatters,  # noqa: F401 - its routines are called by updates
     search,
     selection,
     sorting,
