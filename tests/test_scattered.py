@@ -1,4 +1,4 @@
-"""Elements that index arrays point to, fetched some points ahead: where that is done, and that nothing else changes."""
+"""Elements that index arrays point to, and their indices, fetched some points ahead: where that is done, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import dsl
 
-LARGE = 3 << 19  # doubles: more than a near cache holds, less than the last one
+LARGE = 7 << 18  # doubles: more than a near cache holds, less than the last one
 rng = np.random.default_rng(0)
 
 
@@ -40,21 +40,22 @@ def fetches(function: Any, *args: Any) -> int:
 @pytest.mark.parametrize(
     ("size", "points", "count"),
     [
-        (LARGE, 5000, 1),
-        (1000, 5000, 0),  # a near cache holds it
-        (3 * LARGE, 5000, 0),  # none holds it
-        (LARGE, 100, 0),  # it is over soon
+        (LARGE, 50_000, 17),  # lines of indices, and an element
+        (1000, 50_000, 16),  # a near cache holds the elements
+        (3 * LARGE, 50_000, 17),
+        (LARGE, 5000, 0),  # a near cache holds the indices
     ],
 )
 def test_where_elements_are_fetched(size: int, points: int, count: int) -> None:
     x, i = rng.standard_normal(size), rng.integers(-size, size, points)
     assert fetches(take, x, i) == count
+    assert fetches(lambda x, i: 2 * x[i] + 1, x, i) == (16 if size == LARGE and count else count)
     np.testing.assert_array_equal(dsl.jit(take)(x, i), take(x, i))
 
 
 @pytest.mark.parametrize("function", [take, take_twice, total, by_rows])
 @pytest.mark.parametrize("dtype", ["i8", "i4", "u4"])
-@pytest.mark.parametrize("points", [1024, 1087, 5000, 100_003])
+@pytest.mark.parametrize("points", [1024, 1 << 15, (1 << 15) + 65, 100_003])
 def test_finds_what_numpy_finds(function: Any, dtype: str, points: int) -> None:
     x = rng.standard_normal(LARGE)
     low = -LARGE if dtype.startswith("i") else 0
@@ -64,7 +65,7 @@ def test_finds_what_numpy_finds(function: Any, dtype: str, points: int) -> None:
             np.testing.assert_array_equal(dsl.jit(function)(x, i), function(x, i))
 
 
-@pytest.mark.parametrize("points", [5000, 100_003])
+@pytest.mark.parametrize("points", [5000, 33_333, 100_003])
 def test_short_rows_are_added_up_where_indices_point(points: int) -> None:
     x, i = rng.standard_normal(LARGE), rng.integers(0, LARGE, points)
     for threads in (1, 2):
@@ -87,10 +88,10 @@ def test_indices_of_two_axes() -> None:
 
 
 @pytest.mark.parametrize("wrong", [LARGE, -LARGE - 1, 1 << 60, -(1 << 62)])
-@pytest.mark.parametrize("where", [0, 70, 4999])
+@pytest.mark.parametrize("where", [0, 200, 49_999])
 def test_wrong_indices_raise(wrong: int, where: int) -> None:
     """Also those far outside of memory, which are asked for as well."""
-    x, i = rng.standard_normal(LARGE), rng.integers(0, LARGE, 5000)
+    x, i = rng.standard_normal(LARGE), rng.integers(0, LARGE, 50_000)
     i[where] = wrong
     with pytest.raises(IndexError, match=str(wrong)):
         dsl.jit(take)(x, i)

@@ -56,13 +56,10 @@ class Nests(Scattered):
             with self.accessing(evaluator, group):
                 plain = self.independent(group, extent)
                 loads = self.pointed_to(groups[0], fn.sub(high, low))
-                if loads:
-                    loops = self.loops_ahead(evaluator, groups[0], (low, high), loads)
-                else:
-                    loops = self.vector_loops(evaluator, inner, (low, high), group, plain)
-                for at in loops:
-                    self.place(evaluator, groups[0], at)
-                    body()
+                for ends in self.strips(evaluator, groups[0], (low, high), loads):
+                    for at in self.vector_loops(evaluator, inner, ends, group, plain):
+                        self.place(evaluator, groups[0], at)
+                        body()
         else:
             told = self.independent(group, extent)
             loop = fn.loop(low, high, metadata=told, as_written=True)
