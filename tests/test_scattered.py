@@ -17,6 +17,10 @@ def take(x, i):
     return x[i]
 
 
+def take_from_rows(x, i):
+    return x.reshape(-1, 2)[i, 1]
+
+
 def take_twice(x, i):
     return np.sqrt(abs(x[i])) - x[i[::-1]]
 
@@ -33,24 +37,39 @@ def sum_of_rows(x, i):
     return x.reshape(-1, 8)[i % (x.size // 8)].sum(axis=0)
 
 
-def fetches(function: Any, *args: Any) -> int:
-    return int(dsl.jit(function).ir(*args, stage="llvm").count("call void @llvm.prefetch"))
-
-
 @pytest.mark.parametrize(
-    ("size", "points", "count"),
+    ("function", "size", "points", "count"),
     [
-        (LARGE, 50_000, 17),  # lines of indices, and an element
-        (1000, 50_000, 16),  # a near cache holds the elements
-        (3 * LARGE, 50_000, 17),
-        (LARGE, 5000, 0),  # a near cache holds the indices
+        (take, LARGE, 50_000, 0),  # by a routine
+        (take, LARGE, 5000, 0),  # a near cache holds the indices
+        (take_from_rows, LARGE, 50_000, 17),  # lines of indices, and an element
+        (take_from_rows, 1000, 50_000, 16),  # a near cache holds the elements
+        (lambda x, i: 2 * x[i], LARGE, 50_000, 16),  # what computes takes time
+        (lambda x, i: 2 * x[i], 3 * LARGE, 50_000, 17),
+        (lambda x, i: 2 * x[i], LARGE, 5000, 0),
     ],
 )
-def test_where_elements_are_fetched(size: int, points: int, count: int) -> None:
-    x, i = rng.standard_normal(size), rng.integers(-size, size, points)
-    assert fetches(take, x, i) == count
-    assert fetches(lambda x, i: 2 * x[i] + 1, x, i) == (16 if size == LARGE and count else count)
+def test_where_elements_are_fetched(function: Any, size: int, points: int, count: int) -> None:
+    x, i = rng.standard_normal(size), rng.integers(-size // 2, size // 2, points)
+    text = dsl.jit(function).ir(x, i, stage="llvm")
+    assert text.count("call void @llvm.prefetch") == count
+    assert ("@dsl_lib_gather_u64" in text) == (function is take and points > 5000)
+    np.testing.assert_array_equal(dsl.jit(function)(x, i), function(x, i))
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u2", "f2", "f4", "i8", "c8", "c16"])
+def test_elements_of_any_size(dtype: str) -> None:
+    x = (100 * rng.standard_normal(1000)).astype(dtype)
+    i = rng.integers(-1000, 1000, (3, 20_001))
     np.testing.assert_array_equal(dsl.jit(take)(x, i), take(x, i))
+    np.testing.assert_array_equal(dsl.jit(take)(x[::2], i // 2), take(x[::2], i // 2))
+    np.testing.assert_array_equal(dsl.jit(take)(x, i.T), take(x, i.T))
+    np.testing.assert_array_equal(dsl.jit(take)(x, i[:, ::2]), take(x, i[:, ::2]))
+
+
+def test_indices_of_an_empty_array() -> None:
+    with pytest.raises(IndexError, match="index 0 is out of bounds for axis 0 with size 0"):
+        dsl.jit(take)(np.zeros(0), np.zeros(50_000, int))
 
 
 @pytest.mark.parametrize("function", [take, take_twice, total, by_rows])

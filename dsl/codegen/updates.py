@@ -21,8 +21,8 @@ from dsl.codegen.evaluate import Evaluator, unchecked, wrap_index
 from dsl.codegen.expressions import Affine, Pool, Var, given, identity_index, walk
 from dsl.codegen.kernels.vectors import WideLoops
 from dsl.codegen.library.call import product
+from dsl.codegen.library.points import MERGES
 from dsl.codegen.library.routines import call_routine
-from dsl.codegen.library.scatters import MERGES
 from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.memory import Placed, Slot, nbytes
 from dsl.codegen.overlap import clashes

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from dsl.codegen.accesses import ceil_div, stride_of, walk
 from dsl.codegen.arrays import Scalar, store_scalar
-from dsl.codegen.evaluate import Evaluator
-from dsl.codegen.expressions import Expression
+from dsl.codegen.evaluate import Evaluator, unchecked
+from dsl.codegen.expressions import Affine, Expression
 from dsl.codegen.kernels.far_stores import LINE, are_far, past_caches
 from dsl.codegen.kernels.nests import Nests
+from dsl.codegen.library.routines import call_routine
 from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.vector_unit import last_cache_bytes
 
@@ -22,6 +25,8 @@ __all__ = ["Maps"]
 
 _FAR = 1 << 25  # bytes of an array that no cache holds, or not for long
 _BLOCK = 32  # side of a tile when a transposed array is read
+_MANY = 1 << 15  # elements that a routine picks
+_OF_SIZE = {np.dtype(kind).itemsize: np.dtype(kind) for kind in ("u1", "u2", "u4", "u8", "c16")}
 _TRIPS = 64  # of a loop, made on one block of points before the next
 _MOVING = 64  # points of a block that is done when none of them moves
 _BLOCK_BYTES = 32 * 1024  # of such a block; results that take their operand's place count twice
@@ -41,6 +46,10 @@ class Maps(Nests):
         def store(evaluator: Evaluator) -> Callable[[], None]:
             return partial(self.store_point, evaluator)
 
+        index = self.picking_index(groups)
+        if index is not None:
+            self.pick(groups[0], index)
+            return
         tile = self.tiled_axis(groups)
         if tile is not None:
             self.tiled_maps(groups, tile, store, each)
@@ -125,6 +134,39 @@ class Maps(Nests):
 
         lines = ceil_div(self.host.fn, count, LINE)
         self.parallel(lines, each * LINE, self.past_caches(share))
+
+    # -- elements that are picked ------------------------------------------------------------------------------------
+
+    def picking_index(self, groups: list[list[int]]) -> Expression | None:
+        """Return the load of an index array if the kernel but picks many elements of a row by it, all in one stride."""
+        (root, *others), last = self.kernel.roots, self.kernel.variables[-1]
+        e, target = root.expression, self.stores.get(root.value)
+        if others or len(groups) != 1 or target is None or self.flag is None or self.module.device:
+            return None
+        count = self.extent(self.host.fn, groups[0])
+        if e.kind != "load" or self.is_own(e) or (isinstance(count, int) and count < _MANY):
+            return None
+        index = _only_index(e)
+        if index is None or self.is_own(index) or self.array_of(e).strides != (1,):
+            return None
+        reads = stride_of(index.index, self.array_of(index), last)
+        return index if (reads, stride_of(root.index, target, last)) == (1, 1) else None
+
+    def pick(self, group: list[int], index: Expression) -> None:
+        """Call the routine that moves elements of their size."""
+        fn, (root,) = self.host.fn, self.kernel.roots
+        e, evaluator = root.expression, Evaluator(self.host.fn, self.host, {}, [{}], unchecked)
+        self.place(evaluator, group, 0)
+        count = self.extent(fn, group)
+        pointers = (
+            self.array_of(e).pointer,
+            evaluator.address(self.array_of(index), index.index),
+            evaluator.address(self.stores[root.value], root.index),
+        )
+        assert self.flag is not None
+        self.module.is_long |= not isinstance(count, int) or count >= _MANY
+        kind = _OF_SIZE[e.dtype.itemsize]
+        call_routine(fn, "gather", kind, *pointers, self.array_of(e).dims[0], count, self.flag)
 
     # -- copies and tiles --------------------------------------------------------------------------------------------
 
@@ -295,3 +337,15 @@ class Maps(Nests):
         values = {*loads, *self.stores} - {None}
         size = sum(value.dtype.itemsize for value in values if value is not None)
         return max(64, _BLOCK_BYTES // size // 64 * 64)
+
+
+def _only_index(e: Expression) -> Expression | None:
+    """Return the load of the index that alone tells what a load reads from a row, if it is checked."""
+    places = [(item, scale) for affine in e.index for item, scale in affine.extra]
+    if len(e.index) != 1 or len(places) != 1 or e.index != (Affine((), 0, tuple(places)),):
+        return None
+    ((picked, scale),) = places
+    if scale != 1 or picked.kind != "checked":
+        return None
+    (index,) = picked.args
+    return index if index.kind == "load" and index.dtype == np.int64 else None

@@ -13,9 +13,9 @@ from dsl.codegen.library import (
     matmul,
     nonzero,
     partials,  # noqa: F401 - its routines are called by kernels
+    points,  # noqa: F401 - its routines are called by kernels and updates
     random,
     running,
-    scatters,  # noqa: F401 - its routines are called by updates
     search,
     selection,
     sorting,

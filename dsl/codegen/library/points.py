@@ -1,8 +1,9 @@
-"""Scatters of many points into the elements of an array, one after another.
+"""Many elements that are moved to or from where an index array tells, in the order of the points.
 
 What limits them is how far away the indices and values are: a processor that meets scattered places all the time no longer foresees
-that these lie in a row. They are asked for some way ahead, which halves the time. To divide the array among threads, each of which
-looks for the points of its own part, gained nothing on two cores.
+that these lie in a row. They are asked for some way ahead, which halves the time; so are elements that a gather reads from an array
+that no near cache holds. To divide the array that a scatter writes among threads, each of which looks for the points of its own
+part, gained nothing on two cores.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ MERGES = {"add": "sum", "multiply": "prod", "min": "min", "max": "max"}
 """What combines old and new elements, by a scatter's mode; there is none for `update`."""
 
 _TOGETHER = 16  # points of a round
-_AHEAD = 512  # points: how far ahead indices and values are asked for
+_FURTHER = 512  # points: how far ahead indices and values are asked for
+_AHEAD = 64  # points: how far ahead elements are
+_NOT_NEAR = 3 << 22  # bytes of an array that no near cache holds
+_GRAIN = 1 << 14  # points of a gather that are worth a thread
 _LINE = 64
 _FEW = 1 << 15  # indices that one thread looks at as quickly as two
 _PIECES = 64
 _WIDE = vector("i64")
 _LANES = 8
+
+
+# --- Scatters --------------------------------------------------------------------------------------
 
 
 def _put(f: Function, mode: str, dtype: np.dtype, target: Value, new: Scalar) -> None:
@@ -62,7 +69,7 @@ def _build(mode: str, module: Module, symbol: str, dtype: np.dtype) -> None:
     def write(value: Callable[[Operand], Scalar], far: bool) -> None:
         whole = f.binary("and", count, -_TOGETHER)
         with f.loop(0, whole, _TOGETHER, as_written=True) as point:
-            ahead = f.add(point, _AHEAD)
+            ahead = f.add(point, _FURTHER)
             _ask_for(f, f.gep(index, ahead, "i64"), 8)
             if far:
                 _ask_for(f, at(f, dtype, v, ahead), dtype.itemsize)
@@ -91,6 +98,55 @@ def _ask_for(f: Function, address: Value, size: int) -> None:
 
 for _mode in ("update", *MERGES):
     routine(f"scatter_{_mode}")(partial(_build, _mode))
+
+
+# --- Gathers ---------------------------------------------------------------------------------------
+
+
+@routine("gather")
+def _build_gather(module: Module, symbol: str, dtype: np.dtype) -> None:
+    """`gather(x, index, y, n, count, flag)`: sets the flag and stops where an index is wrong."""
+    params = [
+        *(("ptr", name) for name in ("x", "index", "y")),
+        ("i64", "n"),
+        ("i64", "count"),
+        ("ptr", "flag"),
+    ]
+    f = module.function(symbol, "void", params)
+    x, index, y, n, count, flag = f.params
+    far = f.compare("sgt", f.mul(n, dtype.itemsize), _NOT_NEAR)
+    with parallel(f, count, _GRAIN) as (part, lo, hi):
+        place = part.variable("i64")
+
+        def take(point: Operand) -> None:
+            place.set(part.load("i64", part.gep(index, point, "i64")))
+            with part.if_(part.compare("uge", place.get(), n), unlikely=True):
+                place.set(part.add(place.get(), n))
+                with part.if_(part.compare("uge", place.get(), n)):
+                    part.store(part.as_value(1, "i64"), part.use(flag))
+                    part.ret()
+            found = load_scalar(part, dtype, at(part, dtype, x, place.get()))
+            store_scalar(part, dtype, found, at(part, dtype, y, point))
+
+        def rounds(start: Operand, stop: Operand, ahead: bool) -> None:
+            with part.loop(start, stop, _TOGETHER, as_written=True) as point:
+                _ask_for(part, part.gep(index, part.add(point, _FURTHER), "i64"), 8)
+                for k in range(_TOGETHER):
+                    if ahead:
+                        later = part.load(
+                            "i64", part.gep(index, part.add(point, k + _AHEAD), "i64")
+                        )
+                        told = [Value(str(number), "i32") for number in (0, 3, 1)]
+                        part.call("void", "llvm.prefetch.p0", at(part, dtype, x, later), *told)
+                    take(part.add(point, k))
+
+        whole = part.add(lo, part.binary("and", part.sub(hi, lo), -_TOGETHER))
+        middle = part.select(far, part.maximum(part.sub(whole, _AHEAD), lo), lo)
+        rounds(lo, middle, ahead=True)
+        rounds(middle, whole, ahead=False)
+        with part.loop(whole, hi, as_written=True) as point:
+            take(point)
+    f.ret()
 
 
 # --- Indices -------------------------------------------------------------------------------------
