@@ -20,7 +20,7 @@ from dsl.codegen.places import contiguous_copy
 from dsl.codegen.ranges import Linear, Ranges
 from dsl.ir import graph as ir
 from dsl.ir.dims import Dim, symbols_of
-from dsl.ir.facts import depends, is_array
+from dsl.ir.facts import constant_of, depends, is_array
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
@@ -251,7 +251,9 @@ class Loop:
     def is_masked(self) -> bool:
         """Tell whether each trip cuts a whole number off to some bits, of which the last trip's cut alone is needed."""
         return any(
-            item.result.node.op.name == "bitwise_and" and depends(item.result, item.param)
+            item.result.node.op.name == "bitwise_and"
+            and not _is_product_of_words(item.result.node)
+            and depends(item.result, item.param)
             for item in self.carried
             if is_integer(item.param)
         )
@@ -481,3 +483,10 @@ def _is_sum_of(value: ir.Value, params: list[ir.Value]) -> bool:
     others = [v for v in value.node.inputs if v not in params]
     free = not any(depends(v, param) for v in others for param in params)
     return value.node.op.name in _SUMS and len(others) == 1 and free
+
+
+def _is_product_of_words(node: ir.Node) -> bool:
+    """Tell whether a product is cut off to 32 bits: a multiplication of 32 bits does it along the way."""
+    cut, mask = node.inputs
+    known = constant_of(mask)
+    return cut.node.op.name == "multiply" and known is not None and int(known) == 0xFFFFFFFF

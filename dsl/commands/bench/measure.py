@@ -1,8 +1,8 @@
 """Measure one case: first calls, agreement of the results, then the race.
 
 The contenders take turns, so that what disturbs the machine disturbs them alike. First each is built afresh and called, several
-times, which gives the time of a cold compile; its result is compared with NumPy's, or with that of the first contender where plain
-Python is too slow. Then they are called until each has used its share of time; the best of its samples counts. A sample is as many
+times, which gives the time of a cold compile, less that of the next call; its result is compared with NumPy's, or with that of the
+first contender where plain Python is too slow. Then they are called until each has used its share of time; the best of its samples counts. A sample is as many
 calls as fill two milliseconds. `Result.add` takes what was measured of the same case at another time.
 """
 
@@ -38,6 +38,11 @@ class Pace:
     starts: int
 
 
+def median(times: Sequence[float]) -> float:
+    """Return the time in the middle."""
+    return sorted(times)[len(times) // 2]
+
+
 @dataclass
 class Contender:
     """One contender in one case, and what was measured of it. Times are seconds."""
@@ -45,6 +50,7 @@ class Contender:
     name: str
     peer: Peer
     firsts: list[float] = field(default_factory=list)  # first calls, each of a newly built function
+    seconds: list[float] = field(default_factory=list)  # the call after each of these
     samples: list[float] = field(default_factory=list)
     error: str = ""
     spent: float = 0.0
@@ -57,15 +63,18 @@ class Contender:
 
     @property
     def median(self) -> float:
-        return sorted(self.samples)[len(self.samples) // 2]
+        return median(self.samples)
 
     @property
     def compile_time(self) -> float | None:
-        """The quickest first call, less the quickest of all calls; unknown where the others vary by as much as that."""
-        if not (self.peer.compiles and self.firsts and self.samples):
+        """The quickest first call, less the quickest second one; unknown where these vary by as much as that.
+
+        What comes right after a compile finds caches as the first call found them, and is as many samples.
+        """
+        if not (self.peer.compiles and self.firsts and self.seconds):
             return None
         first = min(self.firsts)
-        return first - self.best if first > self.median else None
+        return first - min(self.seconds) if first > median(self.seconds) else None
 
 
 @dataclass
@@ -94,6 +103,7 @@ class Result:
         for name, contender in self.contenders.items():
             found = other.contenders[name]
             contender.firsts += found.firsts
+            contender.seconds += found.seconds
             contender.samples += found.samples
             contender.error = contender.error or found.error
         self.warm = quicker(self.warm, other.warm)
@@ -177,18 +187,26 @@ def _first_call(
         with peer.cold(again=again):
             counted = llvm_compiles()
             call = peer.build(case.ways[contender.name])
-            start = time.perf_counter()
-            result = peer.wait(call(*args))
-            spent = time.perf_counter() - start
+            result, spent = _timed_call(peer, call, args)
+            compiled = llvm_compiles()
+            _, again_spent = _timed_call(peer, call, args)
     except Exception as error:
         contender.error = f"{type(error).__name__}: {_first_line(error)}"
         return None
     # A later try of dsl that compiled nothing, because the process remembers the code, was not cold.
-    remembered = contender.name == "dsl" and counted is not None and counted == llvm_compiles()
+    remembered = contender.name == "dsl" and counted is not None and counted == compiled
     if not (again and remembered):
         contender.firsts.append(spent)
+        contender.seconds.append(again_spent)
     contender.timer = make_timer(peer, call, args, result)
     return arrays(result, peer)
+
+
+def _timed_call(peer: Peer, call: Function, args: list[Any]) -> tuple[Any, float]:
+    """Return the result of a call, and the seconds until it was there."""
+    start = time.perf_counter()
+    result = peer.wait(call(*args))
+    return result, time.perf_counter() - start
 
 
 def make_timer(peer: Peer, call: Function, args: list[Any], result: Any) -> timeit.Timer:

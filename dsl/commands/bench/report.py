@@ -26,7 +26,7 @@ def tables(results: Sequence[Result], peers: Sequence[str]) -> str:
     parts = [
         "Time of dsl, and the time of each peer over it (above 1, dsl is faster)",
         table(["case", "dsl", *peers, "targets"], [_ratio_row(r, peers) for r in results]),
-        "Compile times, cold (a first call less a later one), and dsl's first call in a second process",
+        "Compile times, cold (a first call less the next one), and dsl's first call in a second process",
         table(
             ["case", "dsl", *_compiling(results, peers), "warm", "LLVM", "import", "targets"],
             [_compile_row(r, _compiling(results, peers)) for r in results],
