@@ -29,11 +29,14 @@ from dsl.ir.types import I64, TensorType, ValueType, scalar
 __all__ = ["spell_out", "spell_out_and_follow"]
 
 _FIRST_ROWS = 64
+_BODIES = frozenset(("checkpoint", *CUSTOM))
+_RECORDED = frozenset(("recording_scan", "recording_while"))
+_SPELLED = _BODIES | _RECORDED | {"stop_gradient"}
 
 
 def spell_out(graph: Graph) -> Graph:
     """Return the graph without recorded loops and checkpoints."""
-    return rebuild(graph, _rewrite)
+    return rebuild(graph, _rewrite, _SPELLED)
 
 
 def spell_out_and_follow(graph: Graph) -> tuple[Graph, Callable[[Node], tuple[Node, ...]]]:
@@ -43,13 +46,13 @@ def spell_out_and_follow(graph: Graph) -> tuple[Graph, Callable[[Node], tuple[No
 
 
 def _rewrite(builder: Rewriter, node: Node) -> Sequence[Value | None] | None:
-    if node.op.name in ("checkpoint", *CUSTOM):
+    if node.op.name in _BODIES:
         results, effects = builder.inline(node.regions[0], node.inputs, node.controls)
         builder.stand_in(node, effects or node.controls)
         return results
     if node.op.name == "stop_gradient":
         return node.inputs
-    if node.op.name in ("recording_scan", "recording_while"):
+    if node.op.name in _RECORDED:
         return _recorded(builder, node)
     return None
 

@@ -135,6 +135,13 @@ class Graph:
         return tuple(_topological(self))
 
     @cached_property
+    def op_names(self) -> frozenset[str]:
+        """The names of the ops of all nodes, those of regions included."""
+        own = {node.op.name for node in self.nodes}
+        inner = {region.op_names for node in self.nodes for region in node.regions}
+        return frozenset(own).union(*inner)
+
+    @cached_property
     def text(self) -> str:
         """The canonical text, without source locations."""
         from dsl.ir.text import print_graph

@@ -215,8 +215,13 @@ class Rewriter(Builder):
         raise UnknownSize(symbol)
 
 
-def rebuild(graph: Graph, rewrite: Rewrite) -> Graph:
-    """Return the graph with nodes replaced by what `rewrite` says, in its regions too; the same if nothing changed."""
+def rebuild(graph: Graph, rewrite: Rewrite, ops: frozenset[str] | None = None) -> Graph:
+    """Return the graph with nodes replaced by what `rewrite` says, in its regions too; the same if nothing changed.
+
+    `ops` names the only ops for which it ever says something: a graph without them is not walked.
+    """
+    if ops is not None and ops.isdisjoint(graph.op_names):
+        return graph
     return Rewriter(graph, rewrite).run(graph.results, graph.params)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dsl.errors import VerifyError
 from dsl.ir.checks import effects, frames, nodes, regions
 from dsl.ir.checks.facts import Facts, Finding
+from dsl.ir.facts import is_flat
 from dsl.ir.graph import Graph, Node
 from dsl.ir.printer import node_lines
 
@@ -37,7 +38,7 @@ class Breach:
     detail: str
 
 
-RULES = [
+_PLAIN_RULES = [
     # Nodes
     Rule(1, "A value that a node reads or a graph returns is one of the same graph.", nodes.closed),
     Rule(2, "Each param of a graph is a `param` node and stands once.", nodes.params),
@@ -58,7 +59,8 @@ RULES = [
     # Effects
     Rule(16, "An effect, or a node of the flat form, is in one graph.", effects.in_one_graph),
     Rule(17, "Control edges order the effects on each resource.", effects.ordered),
-    # Flat control flow
+]  # fmt: skip
+_FLAT_RULES = [
     Rule(18, "An `enter` names a frame.", frames.named),
     Rule(19, "A frame has one parent frame.", frames.one_parent),
     Rule(20, "All inputs and control edges of a node come from one frame.", frames.one_frame),
@@ -71,6 +73,8 @@ RULES = [
     Rule(27, "What a graph returns is in the root frame.", frames.results),
     Rule(28, "What a merge gets has the type of its result.", frames.merged_types),
 ]  # fmt: skip
+RULES = [*_PLAIN_RULES, *_FLAT_RULES]
+"""All rules. Those of flat control flow hold for graphs that have none."""
 
 
 def verify(graph: Graph) -> None:
@@ -87,7 +91,8 @@ def find_breaches(graph: Graph) -> list[Breach]:
 
 
 def _check(facts: Facts) -> Iterator[Breach]:
-    for rule in RULES:
+    tokens = bool(facts.graph.back) or is_flat(facts.graph)
+    for rule in RULES if tokens else _PLAIN_RULES:
         found = [Breach(rule, node, detail) for node, detail in rule.check(facts)]
         facts.broken.update(breach.node for breach in found)
         yield from found

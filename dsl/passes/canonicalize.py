@@ -33,9 +33,15 @@ _apply = apply_rules(CANONICAL)
 
 def canonicalize(graph: Graph) -> Graph:
     """Return the graph in canonical form."""
-    while (found := dce(rebuild(graph, _rewrite))) is not graph:
-        graph = found
-    return graph
+    swept = False
+    while True:
+        found = rebuild(graph, _rewrite)
+        if found is graph and swept:
+            return graph
+        found = dce(found)
+        if found is graph:
+            return graph
+        graph, swept = found, True
 
 
 def _rewrite(builder: Rewriter, node: Node) -> Outputs:

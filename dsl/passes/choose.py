@@ -26,7 +26,7 @@ _MOST = 64  # ops that are computed everywhere
 
 def choose(graph: Graph) -> Graph:
     """Return the graph with updates through masks as choices."""
-    return rebuild(graph, _rewrite)
+    return rebuild(graph, _rewrite, frozenset(("scatter",)))
 
 
 def _rewrite(builder: Rewriter, node: Node) -> list[Value] | None:

@@ -40,6 +40,9 @@ def _sweep(graph: Graph) -> Graph:
     if not any(node.regions for node in graph.nodes):
         return graph
     live = live_values(graph)
+    inner = (node for node in graph.walk() if node.regions)
+    if all(_kept(node, node.outputs, live) is None for node in inner):
+        return graph
     return rebuild(graph, lambda builder, node: _prune(builder, node, live))
 
 
@@ -78,26 +81,34 @@ def narrow(
 # -- sweeping -----------------------------------------------------------------------------------------------------
 
 
-def _prune(builder: Rewriter, node: Node, live: set[Value]) -> list[Value | None] | None:
-    if not node.regions:
-        return None
+def _kept(
+    node: Node, outputs: Sequence[Value], live: set[Value]
+) -> tuple[list[int], list[int]] | None:
+    """Return which params of its regions, and which results, a structured node keeps; None if it keeps all."""
     view = Structured(node)
     params = [
         k
         for k in range(len(view.operands))
         if any(region.params[k] in live for region in node.regions)
     ]
-    results = [i for i, value in enumerate(builder.origin.outputs) if value in live]
-    if not results and not has_effect(node):
-        # It has lost its effects and is here only because it once had its place in their order.
-        builder.stand_in(node, node.controls)
-        return [None] * len(node.types)
-    if view.is_loop:
+    results = [i for i, value in enumerate(outputs) if value in live]
+    if view.is_loop and (results or has_effect(node)):
         start = view.carried.start
         kept = {*params, *(start + i for i in results), *range(start)}
         params = sorted(kept)
         results = [k - start for k in params if k in view.carried]
-    if len(params) == len(view.operands) and len(results) == len(node.types):
+    whole = len(params) == len(view.operands) and len(results) == len(node.types)
+    return None if whole and (results or has_effect(node)) else (params, results)
+
+
+def _prune(builder: Rewriter, node: Node, live: set[Value]) -> list[Value | None] | None:
+    kept = _kept(node, builder.origin.outputs, live) if node.regions else None
+    if kept is None:
         return None
+    params, results = kept
+    if not results and not has_effect(node):
+        # It has lost its effects and is here only because it once had its place in their order.
+        builder.stand_in(node, node.controls)
+        return [None] * len(node.types)
     made = dict(zip(results, narrow(builder, node, params, results).outputs, strict=True))
     return [made.get(i) for i in range(len(node.types))]

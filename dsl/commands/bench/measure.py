@@ -2,8 +2,8 @@
 
 The contenders take turns, so that what disturbs the machine disturbs them alike. First each is built afresh and called, several
 times, which gives the time of a cold compile, less that of the next call; its result is compared with NumPy's, or with that of the
-first contender where plain Python is too slow. Then they are called until each has used its share of time; the best of its samples counts. A sample is as many
-calls as fill two milliseconds. `Result.add` takes what was measured of the same case at another time.
+first contender where plain Python is too slow. Then they are called until each has used its share of time; the best of its samples
+counts. A sample is as many calls as fill two milliseconds. `Result.add` takes what was measured of the same case at another time.
 """
 
 from __future__ import annotations
