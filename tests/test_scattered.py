@@ -114,3 +114,25 @@ def test_wrong_indices_raise(wrong: int, where: int) -> None:
     i[where] = wrong
     with pytest.raises(IndexError, match=str(wrong)):
         dsl.jit(take)(x, i)
+
+
+def follow(perm, i, trips):
+    for _ in range(trips):
+        i[:] = perm[i]
+
+
+@pytest.mark.parametrize("wrong", [40_000, -40_001])
+@pytest.mark.parametrize("where", [0, 30_000, 39_999])
+def test_an_index_that_takes_what_it_points_to_is_as_before_if_it_was_wrong(
+    wrong: int, where: int
+) -> None:
+    perm, i = rng.permutation(40_000), rng.integers(0, 40_000, 40_000)
+    expected, found = i.copy(), i.copy()
+    follow(perm, expected, 3)
+    dsl.jit(follow)(perm, found, 3)
+    np.testing.assert_array_equal(found, expected)
+    i[where] = wrong
+    before = i.copy()
+    with pytest.raises(IndexError, match=f"index {wrong} is out of bounds"):
+        dsl.jit(follow)(perm, i, 3)
+    np.testing.assert_array_equal(i, before)
