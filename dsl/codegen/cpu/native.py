@@ -212,7 +212,9 @@ def _flags(emission: Emission) -> tuple[str, ...]:
     module = emission.emitted
     far = (jit.BRANCHES,) if module.far else ()
     if module.as_written or (module.text.count("\n") > MOST_LINES and not module.link):
-        return (jit.AS_WRITTEN, *far, *((jit.UNROLL,) if module.masked else ()))
+        straight = module.as_written and not any(node.regions for node in emission.graph.nodes)
+        more = (jit.STRAIGHT,) if straight else (jit.UNROLL,) if module.masked else ()
+        return (jit.AS_WRITTEN, *far, *more)
     once = (jit.SPLIT,) if module.steady else ()
     found = (*far, *(("no-slp",) if module.recurs else ()), *once)
     return found if module.gathers else (jit.NO_GATHERS, *found)

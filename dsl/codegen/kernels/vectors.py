@@ -27,7 +27,7 @@ _SHORT = 16  # iterations of a loop that is left to be unrolled
 _STAYING = 8  # registers with what a loop around adds up
 _STEP = 12  # instructions of a loop that is done in one step, if all of it fits into registers
 _LONG = 200  # instructions of a loop in which functions are called even if they are short
-_SMALL = 6  # instructions of a loop that works on four vectors at once
+_SHORT_WORK = 12  # instructions of a loop that works on two vectors at once: four run no faster
 _CHAIN = (
     80  # instructions of a loop with functions, whose steps wait for one another, that works on two
 )
@@ -173,8 +173,7 @@ class WideLoops:
         elif body.sums:  # a sum waits for the addition before: several take turns
             most = {1: 2 if loop.spliced else 4, 2: 2, 3: 2}.get(len(body.sums), 1)
         else:
-            few = _CHAIN if loop.spliced else 2 * _SMALL
-            most = 4 if body.work <= _SMALL else 2 if body.work <= few else 1
+            most = 2 if body.work <= (_CHAIN if loop.spliced else _SHORT_WORK) else 1
         long = extent if isinstance(extent, int) else most * one
         return max(n for n in (1, 2, 4) if n <= most and (n == 1 or n * one <= long))
 

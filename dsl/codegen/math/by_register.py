@@ -6,6 +6,7 @@ elements or that LLVM vectorises; `write` says it by the instruction, where `dsl
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ def _scaling(type: str) -> str:
     )
 
 
+@functools.cache
 def _listing(table: str, start: int, stop: int) -> str:
     """Return the numbers of a part of a table, as LLVM writes them."""
     numbers = (float_constant(number, "float").text for number in TABLES[table][start:stop])
