@@ -84,9 +84,8 @@ class Lowered:
         if stage == "llvm":
             return str(native.text)
         from dsl.codegen.cpu.jit import assembly
-        from dsl.codegen.cpu.native import LEVEL
 
-        return assembly(native.text, LEVEL, flags=native.flags, link=native.link)
+        return assembly(native.text, native.level, flags=native.flags, link=native.link)
 
     @cached_property
     def device_program(self) -> Any:

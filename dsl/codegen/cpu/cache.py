@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import stat
@@ -129,15 +130,13 @@ class Store:
         return os.path.join(self.directory or "", f"{digest(key)}.dsl")
 
     def _write(self, key: str, payload: bytes) -> None:
-        header = _HEADER.pack(
-            _MAGIC, _VERSION, bytes.fromhex(digest(key)), len(payload), _sha256(payload)
-        )
+        own = bytes.fromhex(digest(key))
+        header = _HEADER.pack(_MAGIC, _VERSION, own, len(payload), _sha256(payload))
         path = self._path(key)
         temporary = f"{path}.{os.urandom(6).hex()}.tmp"
         try:
-            with open(_create(temporary), "wb") as file:
-                file.write(header)
-                file.write(payload)
+            with open(_create(temporary), "wb", buffering=0) as file:
+                _write_all(file, header + payload)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -180,6 +179,12 @@ def _create(path: str) -> int:
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     return os.open(path, flags, 0o600)
+
+
+def _write_all(file: io.FileIO, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _read(path: str, key: bytes) -> bytes:

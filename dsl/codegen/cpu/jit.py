@@ -485,8 +485,13 @@ def _for_target(text: str, machine: Any) -> str:
     """
     if "target " in text:
         text = re.sub(r'^target (datalayout|triple) = ".*"$', "", text, flags=re.MULTILINE)
+    return f"{_target_of(machine)} {text}"
+
+
+@functools.cache
+def _target_of(machine: Any) -> str:
     layout, triple = machine.target_data, machine.triple
-    return f'target datalayout = "{layout}" target triple = "{triple}" {text}'
+    return f'target datalayout = "{layout}" target triple = "{triple}"'
 
 
 # --- Linking -------------------------------------------------------------------------------------

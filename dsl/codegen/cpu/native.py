@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Native", "ParamKind", "compile_graph"]
 
 
-LEVEL = 2  # LLVM's: its level 3 takes up to three times as long and gave no faster code on the benchmarks
+_LEVEL = 2  # LLVM's: its level 3 takes up to three times as long and gave no faster code on the benchmarks
+_LEVEL_AS_WRITTEN = 1  # of the code generator for loops that are written as they should run: 36 programs are as fast as with 2
 MOST_LINES = 80_000  # of a program that all of LLVM's passes see: 40,000 take them 9 s, five passes 2 s, for code half as fast
 
 
@@ -65,6 +66,11 @@ class Native:
     def flags(self) -> tuple[str, ...]:
         """How the text is compiled."""
         return _flags(self.emission)
+
+    @property
+    def level(self) -> int:
+        """LLVM's level."""
+        return _level(self.flags)
 
     @property
     def report(self) -> Report:
@@ -189,7 +195,7 @@ def _tell_phases(name: str, timed: bool, times: dict[str, float]) -> None:
 def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
     """Return a program's code, whether it runs so long that others should have the GIL, and when its text was there."""
     parts = emission.recipe()
-    key = None if parts is None else recipes.recipe("program", str(LEVEL), *parts)
+    key = None if parts is None else recipes.recipe("program", *parts)
     note, emitted = recipes.find(key), time.perf_counter()
     code = None if note is None else recipes.code(note)
     if note is not None and code is not None:
@@ -200,11 +206,16 @@ def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
     emitted = time.perf_counter()
     routines.provide(text)
     flags = _flags(emission)
-    code = jit.load(text, level=LEVEL, flags=flags, link=link)
+    level = _level(flags)
+    code = jit.load(text, level=level, flags=flags, link=link)
     if not link:  # which are users' modules, and not part of the recipe
-        known = jit.key(text, level=LEVEL, flags=flags)
+        known = jit.key(text, level=level, flags=flags)
         recipes.keep(key, known, is_long=is_long, needs=routines.needs(text))
     return code, is_long, emitted
+
+
+def _level(flags: tuple[str, ...]) -> int:
+    return _LEVEL_AS_WRITTEN if jit.AS_WRITTEN in flags else _LEVEL
 
 
 def _flags(emission: Emission) -> tuple[str, ...]:
