@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Native", "ParamKind", "compile_graph"]
 
 
-_LEVEL = 2  # LLVM's: its level 3 takes up to three times as long and gave no faster code on the benchmarks
+LEVEL = 2  # LLVM's: its level 3 takes up to three times as long and gave no faster code on the benchmarks
 _LEVEL_AS_WRITTEN = 1  # of the code generator for loops that are written as they should run: 36 programs are as fast as with 2
 MOST_LINES = 80_000  # of a program that all of LLVM's passes see: 40,000 take them 9 s, five passes 2 s, for code half as fast
 
@@ -195,7 +195,7 @@ def _tell_phases(name: str, timed: bool, times: dict[str, float]) -> None:
 def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
     """Return a program's code, whether it runs so long that others should have the GIL, and when its text was there."""
     parts = emission.recipe()
-    key = None if parts is None else recipes.recipe("program", *parts)
+    key = None if parts is None else recipes.recipe("program", str(LEVEL), *parts)
     note, emitted = recipes.find(key), time.perf_counter()
     code = None if note is None else recipes.code(note)
     if note is not None and code is not None:
@@ -215,7 +215,7 @@ def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
 
 
 def _level(flags: tuple[str, ...]) -> int:
-    return _LEVEL_AS_WRITTEN if jit.AS_WRITTEN in flags else _LEVEL
+    return min(LEVEL, _LEVEL_AS_WRITTEN) if jit.AS_WRITTEN in flags else LEVEL
 
 
 def _flags(emission: Emission) -> tuple[str, ...]:
