@@ -301,6 +301,7 @@ def scatter_many(region: Region, node: ir.Node) -> None:
         first = call_routine(fn, "wrong_index", index.dtype, *pointers, result="i64")
         refuse(region, node, index, first)
     placed, v = place_to_write(region, node, v, [source])
+    region.program.module.is_long = True
     first = write_many(region, node, placed.array, index, v, held)
     if at_once:
         refuse(region, node, index, first)

@@ -139,10 +139,11 @@ class Maps(Nests):
 
     def picking_index(self, groups: list[list[int]]) -> Expression | None:
         """Return the load of an index array if the kernel but picks many elements of a row by it, all in one stride."""
-        (root, *others), last = self.kernel.roots, self.kernel.variables[-1]
+        root, *others = self.kernel.roots
         e, target = root.expression, self.stores.get(root.value)
         if others or len(groups) != 1 or target is None or self.flag is None or self.module.device:
             return None
+        last = self.kernel.variables[groups[0][-1]]
         count = self.extent(self.host.fn, groups[0])
         if e.kind != "load" or self.is_own(e) or (isinstance(count, int) and count < _MANY):
             return None

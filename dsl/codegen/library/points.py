@@ -30,6 +30,7 @@ _AHEAD = 64  # points: how far ahead elements are
 _NOT_NEAR = 3 << 22  # bytes of an array that no near cache holds
 _GRAIN = 1 << 14  # points of a gather that are worth a thread
 _LINE = 64
+_ONCE, _AGAIN = 0, 3  # how long to keep what is fetched
 _FEW = 1 << 15  # indices that one thread looks at as quickly as two
 _PIECES = 64
 _WIDE = vector("i64")
@@ -91,9 +92,13 @@ def _build(mode: str, module: Module, symbol: str, dtype: np.dtype) -> None:
 
 def _ask_for(f: Function, address: Value, size: int) -> None:
     """Fetch what a round needs."""
-    told = [Value(str(number), "i32") for number in (0, 0, 1)]  # to read, to use once, data
     for offset in range(0, _TOGETHER * size, _LINE):
-        f.call("void", "llvm.prefetch.p0", f.gep(address, offset), *told)
+        _fetch(f, f.gep(address, offset), _ONCE)
+
+
+def _fetch(f: Function, address: Value, keep: int) -> None:
+    told = [Value(str(number), "i32") for number in (0, keep, 1)]  # to read, to keep, data
+    f.call("void", "llvm.prefetch.p0", address, *told)
 
 
 for _mode in ("update", *MERGES):
@@ -136,8 +141,7 @@ def _build_gather(module: Module, symbol: str, dtype: np.dtype) -> None:
                         later = part.load(
                             "i64", part.gep(index, part.add(point, k + _AHEAD), "i64")
                         )
-                        told = [Value(str(number), "i32") for number in (0, 3, 1)]
-                        part.call("void", "llvm.prefetch.p0", at(part, dtype, x, later), *told)
+                        _fetch(part, at(part, dtype, x, later), _AGAIN)
                     take(part.add(point, k))
 
         whole = part.add(lo, part.binary("and", part.sub(hi, lo), -_TOGETHER))
