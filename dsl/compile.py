@@ -82,6 +82,9 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
+_IMPLIED: dict[Pass, Pass] = {canonicalize: dce}  # which pass another one ends with
+
+
 def optimize(graph: Graph, times: dict[str, float] | None = None) -> Graph:
     """Run all passes on a structured graph."""
     with events.span("compile", "passes", data={"function": graph.name}):
@@ -114,7 +117,7 @@ def _optimize(graph: Graph, times: dict[str, float] | None) -> Graph:
             _dump(improved, f"{number + 1:02d}_{step.__name__}")
             if config.verify == "each":
                 _check(improved, step.__name__)
-        graph = settled[step] = improved
+        graph = settled[step] = settled[_IMPLIED.get(step, step)] = improved
     _check(graph, "optimized")
     return graph
 
@@ -230,7 +233,9 @@ class Compiled(Generic[P, R]):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self._signature.take_apart(args, kwargs, self._needs)
-        entry, arguments = self._entry(arguments, args, kwargs)
+        entry, arguments, is_new = self._entry(arguments, args, kwargs)
+        if is_new and isinstance(entry.executable, Executable) and entry.executable.direct is not None:
+            return self._first(args, kwargs)
         try:
             return run(entry, arguments)
         except Exception as error:
@@ -239,6 +244,19 @@ class Compiled(Generic[P, R]):
                 raise
             first = error
         return _run_instead(narrow, arguments, entry, first)
+
+    def _first(self, args: Any, kwargs: Any) -> Any:
+        """Run the call that was just compiled for as those after it will be, by the built-in. It is a miss, and no hit."""
+        longer, shorter = self._hits, self._builtins.hits()
+        try:
+            return self._builtins.taker(*args, **kwargs)
+        except Exception as error:
+            if config.traceback_filtering == "on":
+                raise error.with_traceback(None) from error.__cause__
+            raise
+        finally:
+            self._builtins.before -= self._builtins.hits() - shorter
+            self._hits = longer
 
     def _install(self, direct: Direct, pattern: Pattern | None, graph: Graph) -> None:
         """Let a built-in take calls; one with clocks joins it when a profile first meets it.
@@ -284,17 +302,20 @@ class Compiled(Generic[P, R]):
 
     # -- compiling -------------------------------------------------------------------------------------------------
 
-    def _entry(self, arguments: Arguments, args: Any, kwargs: Any) -> tuple[Lowered, Arguments]:
+    def _entry(
+        self, arguments: Arguments, args: Any, kwargs: Any
+    ) -> tuple[Lowered, Arguments, bool]:
+        """Return the graph for a call, the arguments as it takes them, and whether it was compiled just now."""
         found, _ = self._find(arguments)
         if found is not None:
-            return found, arguments
+            return found, arguments, False
         with self._lock:
             found, failure = self._find(arguments)
             if found is not None:  # another thread compiled it meanwhile
-                return found, arguments
+                return found, arguments, False
             self._misses += 1
             reason = self._why(arguments, failure)
-            return self._compile_some_way(arguments, reason, args, kwargs)
+            return *self._compile_some_way(arguments, reason, args, kwargs), True
 
     def _find(self, arguments: Arguments) -> tuple[Lowered | None, str | None]:
         """Return the graph for a call, or what outside the function keeps the last one from being it."""
@@ -482,11 +503,9 @@ class Compiled(Generic[P, R]):
     def cache_info(self) -> CacheInfo:
         """Return how many calls found a compiled graph, how many did not, and how many graphs there are."""
         wide = sum(len(family.entries) for family in self._families.values())
-        return CacheInfo(
-            self._hits + self._builtins.hits() + self._timed.hits(),
-            self._misses,
-            sum(map(len, self._entries.values())) + wide,
-        )
+        compiled = sum(map(len, self._entries.values())) + wide
+        hits = self._hits + self._builtins.hits() + self._timed.hits()
+        return CacheInfo(hits, self._misses, compiled)
 
     def explain(self) -> str:
         """Say why the function was compiled, each time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import dsl
-from dsl.codegen.cpu import cache, elf, recipes
+from dsl.codegen.cpu import cache, elf, jit, recipes
 from dsl.config import config
 
 pytestmark = pytest.mark.skipif(not elf.runs_here(), reason="elsewhere LLVM links all code")
@@ -97,31 +98,74 @@ def test_callbacks_run_in_a_second_process(folder: Path) -> None:
     ]
 
 
-def test_a_note_without_its_code_is_as_good_as_none(folder: Path) -> None:
+def test_a_damaged_object_is_as_good_as_none(folder: Path) -> None:
     file = folder / "program.py"
     first = run(file, folder)
     for object_file in folder.glob("*.dsl"):
-        if b"\x7fELF" in object_file.read_bytes():
-            object_file.unlink()
+        content = object_file.read_bytes()
+        if (at := content.find(b"\x7fELF")) >= 0:
+            object_file.write_bytes(content[: at + 40])
     assert run(file, folder) == first
 
 
+def code_of(key: str | None, number: int, name: str = "f") -> jit.Code:
+    text = f"define i64 @{name}() {{\n  ret i64 {number}\n}}"
+    return recipes.load(key, text, level=2, flags=(), needs=["a"], is_long=True)
+
+
+def test_what_is_kept_has_a_note_and_the_object() -> None:
+    code = code_of("key", 1)
+    note = recipes.find("key")
+    assert note is not None
+    assert note.facts == {"needs": ["a"], "is_long": True}
+    assert note.content.startswith(b"\x7fELF")
+    assert jit.link_object(note.code, note.content) is code
+    del code
+    gc.collect()
+    again = jit.link_object(note.code, note.content)
+    assert again is not None
+    assert again.from_cache
+    assert again.address("f")
+
+
 def test_a_damaged_note_is_none() -> None:
-    key = recipes.recipe("test", "x") or "unsettled"
-    recipes.keep(key, "code", needs=["a"], is_long=True)
-    assert recipes.find(key) == ("code", {"needs": ["a"], "is_long": True})
-    for content in (b"", b"no json", b"[1]"):
-        cache.store().put(key, content)
-        assert recipes.find(key) is None
+    for content in (b"", b"no json", b"[1]", b"[1]\n\x7fELF"):
+        cache.store().put("key", content)
+        assert recipes.find("key") is None
     assert recipes.find(None) is None
 
 
-def test_notes_are_not_counted_as_code() -> None:
-    before = cache.totals()
-    recipes.keep("key", "code")
-    recipes.find("key")
-    recipes.find("another key")
-    assert cache.totals() == before
+def test_recipes_of_one_text_both_have_its_object() -> None:
+    compiles = jit.stats().llvm_compiles
+    assert code_of("one", 2) is code_of("other", 2)
+    assert jit.stats().llvm_compiles == compiles + 1
+    notes = [recipes.find(key) for key in ("one", "other")]
+    assert notes[0] == notes[1]
+    assert notes[0] is not None
+
+
+def test_only_code_is_counted() -> None:
+    def counted() -> tuple[int, int]:
+        return cache.totals().hits, cache.totals().misses
+
+    hits, misses = counted()
+    code_of("key", 3)
+    assert counted() == (hits, misses + 1)
+    assert recipes.find("another key") is None
+    note = recipes.find("key")
+    assert counted() == (hits, misses + 1)
+    assert note is not None
+    gc.collect()
+    assert jit.link_object(note.code, note.content) is not None
+    assert counted() == (hits + 1, misses + 1)
+
+
+def test_code_without_a_recipe_is_kept_under_its_text() -> None:
+    compiles = jit.stats().llvm_compiles
+    for _ in range(2):
+        assert code_of(None, 4).address("f")
+        gc.collect()
+    assert jit.stats().llvm_compiles == compiles + 1
 
 
 def test_a_changed_source_changes_every_key(

@@ -43,7 +43,7 @@ class _Operand(NamedTuple):
 
 def sum_thin_products(graph: Graph) -> Graph:
     """Return the graph with kernels for products that have no blocks."""
-    return rebuild(graph, _rewritten)
+    return rebuild(graph, _rewritten, frozenset(("matmul",)))
 
 
 def _rewritten(builder: Rewriter, node: Node) -> list[Value] | None:

@@ -45,7 +45,7 @@ class _StaysError(Exception):
 
 def unroll(graph: Graph) -> Graph:
     """Return the graph without its short loops over whole arrays."""
-    return rebuild(graph, _unroll)
+    return rebuild(graph, _unroll, frozenset(("scan",)))
 
 
 def _unroll(builder: Rewriter, node: Node) -> Sequence[Value] | None:

@@ -35,7 +35,7 @@ class _Operand(NamedTuple):
 
 def sum_products_of_windows(graph: Graph) -> Graph:
     """Return the graph with kernels for products of windows and a vector."""
-    return rebuild(graph, _rewritten)
+    return rebuild(graph, _rewritten, frozenset(("matmul",)))
 
 
 def _rewritten(builder: Rewriter, node: Node) -> list[Value] | None:

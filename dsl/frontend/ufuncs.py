@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -89,20 +90,26 @@ def _strong(type_: Any) -> np.dtype:
 def resolve(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any = None) -> tuple[np.dtype, ...]:
     """Return the dtypes of the loop that NumPy would run."""
     types = tuple(map(operand_type, inputs))
-    if all(_is_weak(x) for x in inputs):
+    if all(map(_is_weak, inputs)):
         types = tuple(map(_strong, types))
     if ufunc in (np.left_shift, np.right_shift) and set(types) == {BOOL}:
         types = (np.dtype(np.int8),) * 2
-    wanted = None if dtype is None else np.dtype(dtype)
-    signature = (None,) * ufunc.nin + (wanted,) * ufunc.nout
     try:
-        return ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), signature=signature)
+        return _loop(ufunc, types, None if dtype is None else np.dtype(dtype))
     except TypeError as error:
         names = ", ".join(str(t) if isinstance(t, np.dtype) else t.__name__ for t in types)
         raise TypeRuleError(
             f"ufunc '{ufunc.__name__}' not supported for the input types ({names}): {error}",
             location=here(),
         ) from None
+
+
+@functools.cache
+def _loop(
+    ufunc: np.ufunc, types: tuple[Any, ...], wanted: np.dtype | None
+) -> tuple[np.dtype, ...]:
+    signature = (None,) * ufunc.nin + (wanted,) * ufunc.nout
+    return ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), signature=signature)
 
 
 def apply(
@@ -130,19 +137,7 @@ def apply(
             location=here(),
             remedy=_nearest(ufunc.__name__),
         )
-    inputs = tuple(
-        np.asarray(x) if isinstance(x, (list, tuple)) and not _has_traced(x) else x for x in inputs
-    )
-    inputs = tuple(
-        lift(x) if isinstance(x, (list, tuple, range)) else _without_subclass(x) for x in inputs
-    )
-    loop = resolve(ufunc, inputs, dtype)
-    compared = compare(ufunc, inputs)
-    if compared is None:
-        values = broadcast_values([operand(x, t) for x, t in zip(inputs, loop, strict=False)])
-        outputs = tuple(current_scope().node(UFUNC_OPS[ufunc], values, {}).outputs)
-    else:
-        outputs = (compared,)
+    outputs = _outputs(ufunc, inputs, dtype)
     results = tuple(_laid_out(value, order) for value in outputs)
     stored = tuple(
         _store(r, o, where, casting) for r, o in zip(results, _outs(out, len(results)), strict=True)
@@ -150,8 +145,26 @@ def apply(
     return stored[0] if len(stored) == 1 else stored
 
 
-def _without_subclass(x: Any) -> Any:
-    """Return a number of a subclass of Python's, such as a member of an `IntEnum`, as NumPy takes it: as a scalar of its own."""
+def _outputs(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any = None) -> tuple[Value, ...]:
+    """Return what a ufunc gives for operands, as values."""
+    inputs = tuple([x if type(x) is Traced else _as_operand(x) for x in inputs])
+    loop = resolve(ufunc, inputs, dtype)
+    compared = compare(ufunc, inputs)
+    if compared is not None:
+        return (compared,)
+    values = broadcast_values([operand(x, t) for x, t in zip(inputs, loop, strict=False)])
+    return current_scope().node(UFUNC_OPS[ufunc], values, {}).outputs
+
+
+def _as_operand(x: Any) -> Any:
+    """Return an operand as an array or a number.
+
+    One of a subclass of Python's numbers, such as a member of an `IntEnum`, is what NumPy takes it for: a scalar of its own.
+    """
+    if isinstance(x, (list, tuple)) and not _has_traced(x):
+        x = np.asarray(x)
+    if isinstance(x, (list, tuple, range)):
+        return lift(x)
     of_python = isinstance(x, (int, float, complex)) and not isinstance(x, np.generic)
     return np.asarray(x)[()] if of_python and type(x) not in _PYTHON_NUMBERS else x
 
@@ -335,7 +348,7 @@ def _text(shape: Shape) -> str:
 
 def operator(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
     """Apply an operator; between Python numbers the result is a Python number."""
-    if all(_is_weak(x) for x in inputs) and ufunc is not np.matmul:
+    if all(map(_is_weak, inputs)) and ufunc is not np.matmul:
         return _python_operator(ufunc, inputs)
     if ufunc is np.power and len(inputs) == 2:
         quick = _power(*inputs)
@@ -368,10 +381,8 @@ def _python_operator(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
         _check_divisor(numbers[1], ufunc)
     if ufunc is np.power and _is_negative(numbers[1]):
         numbers = [fresh(cast(read(numbers[0]), np.dtype(float)), Kind.PYTHON), numbers[1]]
-    result = apply(ufunc, *numbers)
-    results = result if isinstance(result, tuple) else (result,)
-    made = tuple(fresh(read(r), Kind.PYTHON) for r in results)
-    return made if isinstance(result, tuple) else made[0]
+    made = tuple([fresh(value, Kind.PYTHON) for value in _outputs(ufunc, tuple(numbers))])
+    return made[0] if len(made) == 1 else made
 
 
 def _is_negative(exponent: Traced) -> bool:

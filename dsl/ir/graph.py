@@ -173,42 +173,41 @@ class Graph:
         return found
 
 
-def _topological(graph: Graph) -> Iterator[Node]:
+def _topological(graph: Graph) -> list[Node]:
     """Depth-first, inputs before controls, without recursion; back edges are followed last.
 
     Effects come before results, so that a failed assertion is raised before what it guards is computed.
     """
     done = {value.node for value in graph.params}
     roots = list(graph.effects) + [value.node for value in graph.results]
-    pending: list[Node] = []
+    order: list[Node] = []
     while roots:
+        first = len(order)
         for root in roots:
-            yield from _post_order(root, done, graph, pending)
-        roots = [graph.back[merge].node for merge in pending]
-        pending.clear()
+            _visit(root, done, order)
+        roots = [graph.back[node].node for node in order[first:] if node in graph.back] if graph.back else []
+    return order
 
 
-def _post_order(root: Node, done: set[Node], graph: Graph, merges: list[Node]) -> Iterator[Node]:
+def _visit(root: Node, done: set[Node], order: list[Node]) -> None:
+    """Append a node and all before it that are not `done`, each after what it needs."""
     stack: list[tuple[Node, Iterator[Node]]] = []
-    if root not in done:
-        done.add(root)
-        stack.append((root, _sources(root)))
-    while stack:
-        node, sources = stack[-1]
-        following = next((source for source in sources if source not in done), None)
+    following: Node | None = root if root not in done else None
+    while True:
         if following is not None:
             done.add(following)
-            stack.append((following, _sources(following)))
-            continue
-        stack.pop()
-        if node in graph.back:
-            merges.append(node)
-        yield node
-
-
-def _sources(node: Node) -> Iterator[Node]:
-    yield from (value.node for value in node.inputs)
-    yield from node.controls
+            sources = [value.node for value in following.inputs]
+            stack.append((following, iter([*sources, *following.controls])))
+        elif stack:
+            order.append(stack.pop()[0])
+        else:
+            return
+        following = None
+        if stack:
+            for source in stack[-1][1]:
+                if source not in done:
+                    following = source
+                    break
 
 
 def producers(values: Iterable[Value]) -> set[Node]:

@@ -25,7 +25,7 @@ from dsl.ir.graph import Node, Value
 from dsl.ir.rewrite import Rewrite, Rewriter, UnknownSize
 from dsl.ir.types import TensorType, is_integer
 
-__all__ = ["Apply", "Match", "Patterns", "Rule", "Var", "apply_rules", "variables"]
+__all__ = ["Apply", "Match", "OfDtype", "Patterns", "Rule", "Var", "apply_rules", "variables"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,16 @@ class Match:
 
     def make(self, op: str, *inputs: Value, **attrs: Any) -> Value:
         return self.builder.make(op, *inputs, **attrs)
+
+
+@dataclass(frozen=True)
+class OfDtype:
+    """A condition on the dtype of the first operand, which is looked at before anything is matched."""
+
+    test: Callable[[np.dtype], bool]
+
+    def __call__(self, match: Match) -> bool:
+        return self.test(match.node.inputs[0].dtype)
 
 
 @dataclass(frozen=True)
@@ -211,17 +221,31 @@ def apply_rules(rules: Iterable[Rule]) -> Rewrite:
     index: dict[str, list[tuple[Rule, list[frozenset[str]]]]] = {}
     for rule in rules:
         index.setdefault(rule.left.op, []).append((rule, _needed(rule.left)))
+    narrowed: dict[tuple[str, np.dtype | None], list[tuple[Rule, list[frozenset[str]]]]] = {}
 
     def rewrite(builder: Rewriter, node: Node) -> list[Value] | None:
-        rules = index.get(node.op.name)
+        name = node.op.name
+        if name not in index:
+            return None
+        type = node.inputs[0].type
+        dtype = type.dtype if isinstance(type, TensorType) else None
+        rules = narrowed.get((name, dtype))
         if rules is None:
+            rules = [pair for pair in index[name] if _is_for(pair[0], dtype)]
+            narrowed[name, dtype] = rules
+        if not rules:
             return None
         below = {value.node.op.name for value in node.inputs}
         for rule, needed in rules:
-            if all(not below.isdisjoint(names) for names in needed):
+            if not needed or not any(map(below.isdisjoint, needed)):
                 found = rule.apply(builder, node)
                 if found is not None:
                     return [found]
         return None
 
     return rewrite
+
+
+def _is_for(rule: Rule, dtype: np.dtype | None) -> bool:
+    """Tell whether a rule may apply to nodes whose first operand has a dtype."""
+    return dtype is None or not isinstance(rule.when, OfDtype) or rule.when.test(dtype)

@@ -80,14 +80,16 @@ class Rewriter(Builder):
 
     def _visit(self, node: Node) -> None:
         self.origin, self.loc, self.placement = node, node.loc, placement_of(node)
-        moved = self._moved(node)
-        outputs = None if node in self._pinned and not node.regions else self._rewrite(self, moved)
+        moved, regions = node, node.regions
+        if regions or self._values or node.controls:
+            moved = self._moved(node)
+        outputs = None if not regions and node in self._pinned else self._rewrite(self, moved)
         if self.placement and outputs is not None and not self._stays(outputs):
             outputs = None
         after: tuple[Node, ...] = (moved,) if outputs is None else _makers(outputs, moved)
         if outputs is None:
             outputs = self.adopt(moved).outputs
-        self._after[node] = self._stand_ins.pop(moved, after)
+        self._after[node] = self._stand_ins.pop(moved, after) if self._stand_ins else after
         if outputs is not node.outputs:
             for old, new in zip(node.outputs, outputs, strict=True):
                 self._replace(old, new)
@@ -112,8 +114,6 @@ class Rewriter(Builder):
     def _moved(self, node: Node) -> Node:
         """Return the node with what it refers to replaced; the same node if that changes nothing."""
         regions = node.regions
-        if not self._values and not regions and not node.controls:
-            return node
         inputs = tuple([self._values.get(value, value) for value in node.inputs])
         controls = self._moved_nodes(node.controls)
         if regions and self.nested:
@@ -158,7 +158,7 @@ class Rewriter(Builder):
                     self.bind(symbol, value)
             for value in node.outputs:
                 self.note_sizes(value)
-            if not node.regions and node.op.has(Trait.PURE):
+            if not node.regions and Trait.PURE in node.op.traits:
                 self._adopted.append(node)
         return node
 

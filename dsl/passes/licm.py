@@ -23,12 +23,13 @@ from dsl.ir.rewrite import Rewriter, rebuild, with_params
 
 __all__ = ["licm"]
 
+LOOPS = frozenset({"while", "scan"})
 CHEAP = frozenset({"const", "iota", "full", "broadcast_to", "dim_size", "identity"})
 
 
 def licm(graph: Graph) -> Graph:
     """Return the graph with invariant computations moved out of loops."""
-    return rebuild(graph, _hoist)
+    return rebuild(graph, _hoist, LOOPS)
 
 
 def _hoist(builder: Rewriter, node: Node) -> tuple[Value, ...] | None:

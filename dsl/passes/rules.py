@@ -16,7 +16,7 @@ import numpy as np
 from dsl.ir.dims import DimLike
 from dsl.ir.facts import constant_of, fits, splat_of
 from dsl.ir.graph import Value
-from dsl.ir.patterns import Apply, Match, Patterns, Rule, Var, variables
+from dsl.ir.patterns import Apply, Match, OfDtype, Patterns, Rule, Var, variables
 from dsl.ir.types import BFLOAT16, is_float, is_inexact, is_integer
 
 __all__ = ["ALGEBRA", "BINARY", "CANONICAL", "REDUCTIONS", "UNARY", "is_constant"]
@@ -29,33 +29,16 @@ When = Callable[[Match], bool]
 # -- conditions, mostly on the dtype of the first operand --------------------------------------------------------------
 
 
-def integers(m: Match) -> bool:
-    return is_integer(m.node.inputs[0].dtype)
-
-
-def floats(m: Match) -> bool:
-    return is_float(m.node.inputs[0].dtype)
-
-
-def reals(m: Match) -> bool:
-    return integers(m) or floats(m)
-
-
-def signed(m: Match) -> bool:
-    return m.node.inputs[0].dtype.kind == "i" or floats(m)
-
-
-def bools(m: Match) -> bool:
-    return m.node.inputs[0].dtype.kind == "b"
-
-
-def exact(m: Match) -> bool:
-    """The operands are integers or bools."""
-    return integers(m) or bools(m)
-
-
 def not_complex(m: Match) -> bool:
     return m.node.inputs[0].dtype.kind != "c"
+
+
+integers = OfDtype(is_integer)
+floats = OfDtype(is_float)
+reals = OfDtype(lambda dtype: is_integer(dtype) or is_float(dtype))
+signed = OfDtype(lambda dtype: dtype.kind == "i" or is_float(dtype))
+bools = OfDtype(lambda dtype: dtype.kind == "b")
+exact = OfDtype(lambda dtype: is_integer(dtype) or dtype.kind == "b")
 
 
 def scalar_exponent(m: Match) -> bool:

@@ -96,6 +96,11 @@ class Store:
         log("cache", "read %s, %d bytes", self._path(key), len(payload))
         return payload
 
+    def count(self, *, found: bool) -> None:
+        """Count code that was among what was read without counting, or was not."""
+        self.counts.hits += found
+        self.counts.misses += not found
+
     def put(self, key: str, payload: bytes) -> None:
         """Keep bytes under a key, in place of what was there.
 

@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -50,8 +50,8 @@ __all__ = [
     "assembly",
     "define",
     "defines",
-    "find",
     "key",
+    "link_object",
     "load",
     "machine_and_compiler",
     "optimized_text",
@@ -92,11 +92,6 @@ UNROLL = "unroll"
 
 SPLIT = "split"
 """The flag for code with loops that ask in each trip for what stays: LLVM makes a loop for each answer, at its level 3 alone."""
-
-_FEW_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
-"""What is done to such text: variables become registers, what is computed for nothing goes. Numbering values (GVN) and rotating
-loops besides took a tenth of all of LLVM's time, for half a hundredth fewer instructions."""
-
 
 class _Image(Protocol):
     @property
@@ -149,13 +144,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def load(
-    text: str, *, level: int = 3, flags: tuple[str, ...] = (), link: tuple[str, ...] = ()
-) -> Code:
+    text: str, *, level: int = 3, flags: tuple[str, ...] = (), link: tuple[str, ...] = (),
+    take: Callable[[bytes], None] | None = None,
+) -> Code:  # fmt: skip
     """Return the code of a module: linked already, or made from an object on disk, or compiled and stored.
 
     `level` is that of clang's -O. A flag is one of `no-vectorize`, `no-slp`, `no-interleave`, `no-unroll`,
     `as-written`, `no-gathers` and `branches`, or a CPU feature with its sign, as in `-avx512f`. `link` holds other modules that
-    become part of this one before it is optimised: what it declares and they define can be inlined.
+    become part of this one before it is optimised: what it declares and they define can be inlined. With `take`, objects are not
+    sought or stored under the text: `take` gets the one that is compiled, to keep it under what the text follows from.
     """
     global _memory_hits
     _check(level, flags)
@@ -165,7 +162,7 @@ def load(
         with _lock:
             code = _live.get(key)
             if code is None:
-                code = _live[key] = _load(key, text, level, flags, link)
+                code = _live[key] = _load(key, text, level, flags, link, take)
                 return code
     _memory_hits += 1
     return code
@@ -174,26 +171,25 @@ def load(
 def key(
     text: str, *, level: int = 3, flags: tuple[str, ...] = (), link: tuple[str, ...] = ()
 ) -> str:
-    """Return what `find` knows the code by that `load` makes of the same arguments."""
+    """Return what `link_object` knows the code by that `load` makes of the same arguments."""
     return _key(text, level, flags, link)
 
 
-def find(key: str) -> Code | None:
-    """Return code that needs no compiling: linked already, or made from an object on disk; None if there is none."""
+def link_object(key: str, content: bytes) -> Code | None:
+    """Return the code that has a key: linked already, or now from its object; None if that takes LLVM."""
     global _memory_hits
     code = _live.get(key)
     if code is None:
         with _lock:
             code = _live.get(key)
             if code is None:
-                return _find_on_disk(key)
+                return _link_new(key, content)
     _memory_hits += 1
     return code
 
 
-def _find_on_disk(key: str) -> Code | None:
-    content = cache.store().get(key) if elf.runs_here() else None
-    if content is None:
+def _link_new(key: str, content: bytes) -> Code | None:
+    if not elf.runs_here():
         return None
     times = dict.fromkeys(PHASES, 0.0)
     try:
@@ -201,6 +197,7 @@ def _find_on_disk(key: str) -> Code | None:
             image = elf.link(content, _resolve)
     except elf.UnsupportedError:
         return None
+    cache.store().count(found=True)
     code = _live[key] = Code(times, True, image)
     return code
 
@@ -242,15 +239,23 @@ def stats() -> CacheStats:
     return CacheStats(_compiles, _memory_hits, disk.hits, disk.misses, disk.errors, disk.evictions)
 
 
-def _load(key: str, text: str, level: int, flags: tuple[str, ...], link: tuple[str, ...]) -> Code:
+def _load(
+    key: str, text: str, level: int, flags: tuple[str, ...], link: tuple[str, ...],
+    take: Callable[[bytes], None] | None,
+) -> Code:  # fmt: skip
     global _compiles
     times = dict.fromkeys(PHASES, 0.0)
     store = cache.store()
-    content = found = store.get(key)
+    if take is not None:
+        store.count(found=False)
+    content = found = store.get(key) if take is None else None
     if content is None:
         content = _compile(text, level, flags, times, link)
         _compiles += 1
-        store.put(key, content)
+        if take is None:
+            store.put(key, content)
+        else:
+            take(content)
     with _timed(times, "link"):
         image = _link(content, text)
     return Code(times, found is not None, image)
@@ -428,22 +433,37 @@ def _optimized(
 
 
 def _run_passes(module: Any, machine: Any, level: int, flags: tuple[str, ...]) -> None:
-    llvm = _llvm()
-    with llvm.create_pipeline_tuning_options(speed_level=3 if SPLIT in flags else level) as options:
-        for flag, part in _SWITCHES.items():
-            setattr(options, part, flag not in flags)
-        with llvm.create_pass_builder(machine, options) as builder, _passes(builder, flags) as all:
-            all.run(module, builder)
+    llvm, options = _llvm(), _options(level, flags)
+    # A builder is for one module: running passes leaves it referring to what it told of them.
+    with llvm.create_pass_builder(machine, options) as builder:
+        if AS_WRITTEN in flags:
+            _few_passes(STRAIGHT in flags, UNROLL in flags).run(module, builder)
+            return
+        with builder.getModulePassManager() as passes:
+            passes.run(module, builder)
 
 
-def _passes(builder: Any, flags: tuple[str, ...]) -> Any:
-    if AS_WRITTEN not in flags:
-        return builder.getModulePassManager()
+@functools.cache
+def _options(level: int, flags: tuple[str, ...]) -> Any:
+    options = _llvm().create_pipeline_tuning_options(speed_level=3 if SPLIT in flags else level)
+    for flag, part in _SWITCHES.items():
+        setattr(options, part, flag not in flags)
+    return options
+
+
+@functools.cache
+def _few_passes(straight: bool, unroll: bool) -> Any:
+    """What is done to text that runs as written: variables become registers, what is computed for nothing goes.
+
+    Numbering values (GVN) and rotating loops besides took a tenth of all of LLVM's time, for half a hundredth fewer instructions.
+    """
     passes = _llvm().create_new_module_pass_manager()
-    first, *rest = _FEW_PASSES
-    for name in (first, *(("loop_unroll",) if UNROLL in flags else ()), *rest):
-        if name != "instruction_combine" or STRAIGHT not in flags:
-            getattr(passes, f"add_{name}_pass")()
+    passes.add_sroa_pass()
+    if unroll:
+        passes.add_loop_unroll_pass()
+    if not straight:
+        passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
     return passes
 
 

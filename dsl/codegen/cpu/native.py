@@ -11,6 +11,7 @@ import ctypes
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -43,7 +44,6 @@ MOST_LINES = 80_000  # of a program that all of LLVM's passes see: 40,000 take t
 class Native:
     """A compiled program."""
 
-    run: Callable[..., Any]
     address: int
     spec: entry.EntrySpec
     emission: Emission
@@ -51,6 +51,11 @@ class Native:
     from_cache: bool = False
     written: tuple[int, ...] = ()
     _timed: Native | None = None
+
+    @cached_property
+    def run(self) -> Callable[..., Any]:
+        """The program as a function of its arrays; most calls have a shorter way to it."""
+        return entry.make_entry(self.address, self.spec)
 
     @property
     def text(self) -> str:
@@ -166,18 +171,11 @@ def _compile(emission: Emission) -> Native:
         keep=code,
     )
     address = code.address("dsl_program")
-    made = entry.make_entry(address, spec)
     times = {"emit": emitted - start, **code.times}
     if events.LOG is not None:
         _tell_phases(graph.name, emission.timed, times)
     return Native(
-        made,
-        address,
-        spec,
-        emission,
-        times,
-        code.from_cache,
-        written=tuple(k for k, _ in written),
+        address, spec, emission, times, code.from_cache, written=tuple(k for k, _ in written)
     )
 
 
@@ -207,10 +205,10 @@ def _code(emission: Emission) -> tuple[jit.Code, bool, float]:
     routines.provide(text)
     flags = _flags(emission)
     level = _level(flags)
-    code = jit.load(text, level=level, flags=flags, link=link)
-    if not link:  # which are users' modules, and not part of the recipe
-        known = jit.key(text, level=level, flags=flags)
-        recipes.keep(key, known, is_long=is_long, needs=routines.needs(text))
+    if link:  # users' modules, which are not part of the recipe
+        return jit.load(text, level=level, flags=flags, link=link), is_long, emitted
+    needs = routines.needs(text)
+    code = recipes.load(key, text, level=level, flags=flags, needs=needs, is_long=is_long)
     return code, is_long, emitted
 
 

@@ -1,17 +1,18 @@
 """Code found again by what its text is made from, so that a process to which nothing is new makes no text.
 
 The disk cache of `jit` knows code by the text of its module. To make that text takes the code generators, and to import
-them alone takes longer than all the rest of a first call. So beside the code a note is kept, under a digest of the recipe:
-everything that the text follows from. The note says under which key `jit` has the code, and a few facts that its users need.
+them alone takes longer than all the rest of a first call. So code is kept under a digest of its recipe: everything that
+the text follows from. Before the object stands a note: the key by which `jit` knows the code, and a few facts that its
+users need.
 
-In: the parts of a recipe. Out: its note, or None: then the text is made as if there were no notes.
+In: the parts of a recipe. Out: the note and the object, or None: then the text is made, compiled and kept (`load`).
 
 What holds:
 - The sources of the code generators, by path, size and time, are part of every recipe, as are the machine, LLVM, NumPy
-  and Python. So a note is never older than what made it.
-- Sources that changed while this process ran, or shortly before, are not those it may have imported: it then neither
-  reads notes nor keeps them.
-- A note without its code, or a damaged one, is as good as none.
+  and Python. So what is kept is never older than what made it.
+- Sources that changed while this process ran, or shortly before, are not those it may have imported: it then keeps code
+  under its text.
+- A damaged note is as good as none.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import json
 import os
 import sys
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +30,7 @@ import numpy as np
 
 from dsl.codegen.cpu import cache, elf, jit
 
-__all__ = ["Note", "code", "find", "keep", "provide", "recipe", "routine"]
+__all__ = ["Note", "code", "find", "load", "provide", "recipe", "routine"]
 
 _FOLDERS = ("codegen", "ir")  # of dsl, whose modules make text out of graphs
 _SETTLED = 10.0
@@ -38,10 +40,11 @@ _imported = time.time()
 
 
 class Note(NamedTuple):
-    """Under which key `jit` has the code, and what else is known about it."""
+    """The key by which `jit` knows the code, what else is known about it, and the object."""
 
     code: str
     facts: dict[str, Any]
+    content: bytes
 
 
 def recipe(kind: str, *parts: str) -> str | None:
@@ -52,19 +55,41 @@ def recipe(kind: str, *parts: str) -> str | None:
 
 
 def find(key: str | None) -> Note | None:
-    """Return the note that was kept under a key."""
-    content = None if key is None else cache.store().get(key, counted=False)
-    if content is None:
+    """Return what was kept under a key."""
+    found = None if key is None else cache.store().get(key, counted=False)
+    if found is None:
         return None
+    told, _, content = found.partition(b"\n")
     try:
-        return Note(*json.loads(content))
+        return Note(*json.loads(told), content)
     except (TypeError, ValueError):
         return None
 
 
 def code(note: Note) -> jit.Code | None:
     """Return the code of a note, when what it refers to in the library is linked; None if some of that is missing."""
-    return jit.find(note.code) if provide(note.facts["needs"]) else None
+    return jit.link_object(note.code, note.content) if provide(note.facts["needs"]) else None
+
+
+def load(
+    key: str | None, text: str, *, level: int, flags: tuple[str, ...], needs: Sequence[str] = (), **facts: Any
+) -> jit.Code:  # fmt: skip
+    """Return the code of a module and keep it under a recipe; `needs` are the symbols of the library and of NumPy it refers to."""
+    if key is None:
+        return jit.load(text, level=level, flags=flags)
+    made: list[bytes] = []
+    found = jit.load(text, level=level, flags=flags, take=made.append)
+    if not made and (other := find(_kept.get(found))) is not None:
+        made.append(other.content)  # another recipe has the same text
+    if made:
+        known = jit.key(text, level=level, flags=flags)
+        told = json.dumps([known, {"needs": list(needs), **facts}])
+        cache.store().put(key, told.encode() + b"\n" + made[0])
+        _kept[found] = key
+    return found
+
+
+_kept: weakref.WeakKeyDictionary[jit.Code, str] = weakref.WeakKeyDictionary()  # where code is
 
 
 def provide(symbols: Iterable[str]) -> bool:
@@ -93,13 +118,6 @@ _routines: dict[str, jit.Code] = {}
 def routine(symbol: str) -> str | None:
     """Return the key for the note of one of the library's routines."""
     return recipe("routine", symbol)
-
-
-def keep(key: str | None, code: str, *, needs: Sequence[str] = (), **facts: Any) -> None:
-    """Keep a note for later processes; `needs` are the symbols of the library and of NumPy that the code refers to."""
-    if key is not None:
-        content = json.dumps([code, {"needs": list(needs), **facts}])
-        cache.store().put(key, content.encode())
 
 
 @functools.cache

@@ -121,8 +121,7 @@ def _code() -> jit.Code:
     note = recipes.find(key)
     code = None if note is None else recipes.code(note)
     if code is None:
-        code = jit.load(module_text(), level=2, flags=_FLAGS)
-        recipes.keep(key, jit.key(module_text(), level=2, flags=_FLAGS))
+        code = recipes.load(key, module_text(), level=2, flags=_FLAGS)
     return code
 
 

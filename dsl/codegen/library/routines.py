@@ -113,10 +113,9 @@ def _provide_one(symbol: str) -> None:
     text, level, flags = _module_of(symbol)
     rest = text.replace(symbol, "")
     provide(rest)
-    code = jit.load(text, level=level, flags=flags)
+    key = recipes.routine(symbol)
+    code = recipes.load(key, text, level=level, flags=flags, needs=needs(rest))
     jit.define(symbol, code.address(symbol))
-    known = jit.key(text, level=level, flags=flags)
-    recipes.keep(recipes.routine(symbol), known, needs=needs(rest))
     _loaded[symbol] = code
 
 
