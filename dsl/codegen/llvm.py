@@ -219,9 +219,19 @@ class Module:
         defined = set(self.functions) | set(self._raw)
         declared = [line for name, line in self._declarations.items() if name not in defined]
         bodies = [function.text() for function in self.functions.values()]
-        bodies = _distinct(dict(zip(self.functions, bodies)), self._metadata)
+        if len(bodies) > 2:  # more than one beside the program
+            bodies = _distinct(dict(zip(self.functions, bodies)), self._metadata)
         heads = [*self._globals, *self._list_of_kept(), *declared]
-        return "\n".join([*heads, *self._raw.values(), *bodies, *self._metadata, ""])
+        return "\n".join([*heads, *self._raw.values(), *bodies, *self._notes_in(bodies), ""])
+
+    def _notes_in(self, bodies: Sequence[str]) -> list[str]:
+        """Return the metadata that functions refer to. Loops that were not to be, since vectors took their place, had more."""
+        wanted, pending = set[int](), list(bodies)
+        while pending:
+            new = set(map(int, _NOTE.findall(pending.pop()))) - wanted
+            pending += [self._metadata[number] for number in new]
+            wanted |= new
+        return [self._metadata[number] for number in sorted(wanted)]
 
     def _list_of_kept(self) -> list[str]:
         if not self._kept:
