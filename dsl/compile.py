@@ -234,7 +234,7 @@ class Compiled(Generic[P, R]):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self._signature.take_apart(args, kwargs, self._needs)
         entry, arguments, is_new = self._entry(arguments, args, kwargs)
-        if is_new and isinstance(entry.executable, Executable) and entry.executable.direct is not None:
+        if is_new and events.LOG is None and getattr(entry.executable, "direct", None) is not None:
             return self._first(args, kwargs)
         try:
             return run(entry, arguments)

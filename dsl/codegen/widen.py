@@ -72,6 +72,7 @@ _REDUCTIONS = {
     "llvm.maximum": "fmaximum", "llvm.minimum": "fminimum", "llvm.maxnum": "fmax", "llvm.minnum": "fmin",
     "llvm.smax": "smax", "llvm.smin": "smin", "llvm.umax": "umax", "llvm.umin": "umin",
 }  # fmt: skip
+_WITH_NANS = ("fmaximum", "fminimum")
 _START = {
     "fadd": "0x8000000000000000", "fmul": "0x3FF0000000000000", "add": "0", "mul": "1", "xor": "0",
 }  # fmt: skip
@@ -120,6 +121,11 @@ class Body:
     counts: dict[str, int]
     vectors: set[str]
     sums: dict[str, _Sum]  # by slot
+
+    @property
+    def has_extremum(self) -> bool:
+        """Whether a slot becomes the maximum or minimum of floats."""
+        return any(_reduction(s.combine) in _WITH_NANS for s in self.sums.values())
 
     @property
     def widest(self) -> int:

@@ -166,7 +166,9 @@ class Storage:
         "written",
     )
 
-    def __init__(self, value: Value, scope: Scope, origin: int | None = None) -> None:
+    def __init__(
+        self, value: Value, scope: Scope, origin: int | None = None, loc: Location | None = None
+    ) -> None:
         self.value, self.scope, self.origin = value, scope, origin
         self.version = 0
         self.written = False
@@ -191,7 +193,7 @@ class Storage:
         self.defined: tuple[Value, Scope, str] | None = None
         # Refuses to read a variable of one branch where no further condition is asked.
         self.half: Callable[[], Any] | None = None
-        self.loc = here()
+        self.loc = loc or here()
 
     def get(self) -> Value:
         """Return the contents as a value of the current scope."""

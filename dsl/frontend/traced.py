@@ -658,7 +658,8 @@ def fresh(value: Value, kind: Kind = Kind.ARRAY) -> Traced:
         raise TypeRuleError(
             "only 0-dimensional arrays can be converted to Python scalars", location=here()
         )
-    return Traced(Storage(value, current_scope()), (), kind)
+    scope = current_scope()
+    return Traced(Storage(value, scope, loc=scope.loc), (), kind)
 
 
 def _brought_here(value: Value) -> Value:

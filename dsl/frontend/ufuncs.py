@@ -105,9 +105,7 @@ def resolve(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any = None) -> tupl
 
 
 @functools.cache
-def _loop(
-    ufunc: np.ufunc, types: tuple[Any, ...], wanted: np.dtype | None
-) -> tuple[np.dtype, ...]:
+def _loop(ufunc: np.ufunc, types: tuple[Any, ...], wanted: np.dtype | None) -> tuple[np.dtype, ...]:
     signature = (None,) * ufunc.nin + (wanted,) * ufunc.nout
     return ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), signature=signature)
 

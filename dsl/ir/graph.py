@@ -185,7 +185,8 @@ def _topological(graph: Graph) -> list[Node]:
         first = len(order)
         for root in roots:
             _visit(root, done, order)
-        roots = [graph.back[node].node for node in order[first:] if node in graph.back] if graph.back else []
+        merges = [node for node in order[first:] if node in graph.back] if graph.back else []
+        roots = [graph.back[merge].node for merge in merges]
     return order
 
 

@@ -19,12 +19,15 @@ from dsl.ir.types import TensorType, dtype_name, is_complex, is_integer
 __all__ = ["decode", "encode", "number_text"]
 
 LONGEST_LIST = 64
+_F64 = np.dtype(np.float64)
 
 
 def encode(array: np.ndarray) -> str:
     """Return the text of an array."""
     if array.size > LONGEST_LIST:
         return _raw(array)
+    if array.dtype == _F64 and not array.ndim and (number := array.item()) == number:
+        return repr(number)  # the most frequent ones, and exact
     texts = [number_text(x) for x in array.ravel()]
     if array.dtype.kind not in "biu" and not _exact(texts, array):
         return _raw(array)

@@ -76,7 +76,7 @@ class _Names:
         return self._values.get(value, "%<foreign>")
 
     def list(self, values: Iterable[Value]) -> str:
-        return ", ".join([self.value(value) for value in values])
+        return ", ".join([self._values.get(value, "%<foreign>") for value in values])
 
     def node(self, node: Node) -> str:
         """How control edges name a node."""
@@ -272,6 +272,8 @@ def _type_of(literal: Literal) -> TensorType:
 
 
 def _identifier(hint: str) -> str:
+    if hint.isascii() and hint.isidentifier():
+        return hint
     cleaned = re.sub(r"\W", "_", hint, flags=re.ASCII)
     return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
 
@@ -287,6 +289,8 @@ def _unique(hint: str, taken: dict[str, int]) -> str:
 
 
 def _global(name: str) -> str:
+    if name.isascii() and name.isidentifier():
+        return name
     return name if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name, re.ASCII) else json.dumps(name)
 
 

@@ -93,6 +93,7 @@ UNROLL = "unroll"
 SPLIT = "split"
 """The flag for code with loops that ask in each trip for what stays: LLVM makes a loop for each answer, at its level 3 alone."""
 
+
 class _Image(Protocol):
     @property
     def symbols(self) -> Mapping[str, int]: ...

@@ -40,7 +40,8 @@ _LEVEL_AS_WRITTEN = 1  # of the code generator for loops that are written as the
 MOST_LINES = 80_000  # of a program that all of LLVM's passes see: 40,000 take them 9 s, five passes 2 s, for code half as fast
 
 
-_CHOICES = ("= select i1", "max.i", "min.i", "abs.i")  # in text: what conditional moves may be made of
+# In text: what conditional moves may be made of.
+_CHOICES = ("= select i1", "max.i", "min.i", "abs.i")
 
 
 @dataclass(eq=False, repr=False)
@@ -225,8 +226,11 @@ def _flags(emission: Emission) -> tuple[str, ...]:
     far = (jit.BRANCHES,) if module.far else ()
     if module.as_written or (module.text.count("\n") > MOST_LINES and not module.link):
         straight = module.as_written and not any(node.regions for node in emission.graph.nodes)
-        if straight and not any(choice in module.text for choice in _CHOICES):
-            far = (jit.BRANCHES,)  # there are no conditional moves to keep: nothing has to be switched
+        decides = "cond" in emission.graph.op_names or any(c in module.text for c in _CHOICES)
+        if (
+            module.as_written and not decides
+        ):  # no conditional moves to keep: nothing has to be switched
+            far = (jit.BRANCHES,)
         more = (jit.STRAIGHT,) if straight else (jit.UNROLL,) if module.masked else ()
         return (jit.AS_WRITTEN, *far, *more)
     once = (jit.SPLIT,) if module.steady else ()

@@ -61,7 +61,8 @@ def find(key: str | None) -> Note | None:
         return None
     told, _, content = found.partition(b"\n")
     try:
-        return Note(*json.loads(told), content)
+        known, facts = json.loads(told)
+        return Note(known, facts, content)
     except (TypeError, ValueError):
         return None
 

@@ -67,6 +67,11 @@ class WideLoops:
     def __init__(self, module: Module) -> None:
         self.module = module
 
+    @property
+    def has_sweeps(self) -> bool:
+        """Whether the same rows are gone over several times."""
+        return False
+
     def by_vectors(
         self, fn: Function, ends: tuple[Operand, Operand], body: Callable[[Value], None]
     ) -> None:
@@ -171,7 +176,9 @@ class WideLoops:
         if body.calls:
             most = _REGISTERS
         elif body.sums:  # a sum waits for the addition before: several take turns
-            most = {1: 2 if loop.spliced else 4, 2: 2, 3: 2}.get(len(body.sums), 1)
+            most = {1: 4, 2: 2, 3: 2}.get(len(body.sums), 1)
+            if loop.spliced or (self.has_sweeps and body.has_extremum):
+                most = min(most, 2)  # NaNs make long code of an extremum
         else:
             most = 2 if body.work <= (_CHAIN if loop.spliced else _SHORT_WORK) else 1
         long = extent if isinstance(extent, int) else most * one
@@ -186,6 +193,11 @@ class WideLoops:
 
 class VectorLoops(Space, WideLoops):
     """The innermost loops of a kernel."""
+
+    @property
+    def has_sweeps(self) -> bool:
+        """Whether the same rows are gone over several times."""
+        return sum(not stage.per_row for stage in self.kernel.stages) > 1
 
     def vector_loops(
         self, evaluator: Evaluator, var: Var, ends: tuple[Operand, Operand], group: str, otherwise: str, *,
