@@ -61,7 +61,8 @@ def find(key: str | None) -> Note | None:
         return None
     told, _, content = found.partition(b"\n")
     try:
-        return Note(*json.loads(told), content)
+        code, facts = json.loads(told)
+        return Note(code, facts, content)
     except (TypeError, ValueError):
         return None
 
