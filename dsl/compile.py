@@ -234,7 +234,7 @@ class Compiled(Generic[P, R]):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self._signature.take_apart(args, kwargs, self._needs)
         entry, arguments, is_new = self._entry(arguments, args, kwargs)
-        if is_new and events.LOG is None and getattr(entry.executable, "direct", None) is not None:
+        if is_new and events.LOG is None and _is_direct(entry):
             return self._first(args, kwargs)
         try:
             return run(entry, arguments)
@@ -246,17 +246,18 @@ class Compiled(Generic[P, R]):
         return _run_instead(narrow, arguments, entry, first)
 
     def _first(self, args: Any, kwargs: Any) -> Any:
-        """Run the call that was just compiled for as those after it will be, by the built-in. It is a miss, and no hit."""
-        longer, shorter = self._hits, self._builtins.hits()
+        """Run the call that was just compiled for as those after it will be, by the built-in.
+
+        It is a miss. Whatever takes it counts it as a hit, once; that is taken off before, since others may call meanwhile.
+        """
+        with self._lock:
+            self._builtins.before -= 1
         try:
             return self._builtins.taker(*args, **kwargs)
         except Exception as error:
             if config.traceback_filtering == "on":
                 raise error.with_traceback(None) from error.__cause__
             raise
-        finally:
-            self._builtins.before -= self._builtins.hits() - shorter
-            self._hits = longer
 
     def _install(self, direct: Direct, pattern: Pattern | None, graph: Graph) -> None:
         """Let a built-in take calls; one with clocks joins it when a profile first meets it.
@@ -505,7 +506,7 @@ class Compiled(Generic[P, R]):
         wide = sum(len(family.entries) for family in self._families.values())
         compiled = sum(map(len, self._entries.values())) + wide
         hits = self._hits + self._builtins.hits() + self._timed.hits()
-        return CacheInfo(hits, self._misses, compiled)
+        return CacheInfo(max(0, hits), self._misses, compiled)
 
     def explain(self) -> str:
         """Say why the function was compiled, each time."""
@@ -535,7 +536,7 @@ class _Builtins:
     ) -> None:
         self.last, self.signature, self.timed = last, signature, timed
         self.made: list[Any] = []
-        self.before = 0  # hits of those that are gone
+        self.before = 0  # hits of those that are gone, without first calls
         self.taker = last
 
     def add(self, direct: Direct, repeatable: bool) -> Any:
@@ -628,6 +629,10 @@ class BoundCompiled:
 
 def _names(given: Iterable[str] | str) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _is_direct(entry: Lowered) -> bool:
+    return isinstance(entry.executable, Executable) and entry.executable.direct is not None
 
 
 def _run_instead(narrow: Lowered, arguments: Arguments, wide: Lowered, first: Exception) -> Any:

@@ -187,6 +187,20 @@ def test_calls_of_many_kinds_are_taken_and_counted(outside: bool) -> None:
     assert (info.misses, info.hits) == (40, 40)
 
 
+@pytest.mark.parametrize("writes", [False, True])
+def test_calls_that_raise_are_counted_once(writes: bool) -> None:
+    def mark(x, k):
+        x[k] = 1.0
+
+    f = dsl.jit(mark if writes else lambda x, k: x[k])
+    for k in (9, 1, 9, 0):
+        try:
+            f(X.ravel()[:3].copy(), k)
+        except IndexError:
+            assert k == 9
+    assert f.cache_info() == (3, 1, 1)
+
+
 def test_a_number_does_not_stand_for_an_equal_one_of_another_type() -> None:
     f = dsl.jit(lambda x, on: x + 1 if on else x - 1)
     g = dsl.jit(lambda p, n: p[0] * n, static_argnames="n")

@@ -229,6 +229,20 @@ def call_from_threads(tasks: list[Callable[[], None]], seconds: float) -> None:
     in_threads(len(tasks), work)
 
 
+def test_calls_of_many_threads_are_counted_while_others_compile() -> None:
+    f = dsl.jit(lambda x, k: (x * k).sum())
+    kinds = (np.float64, np.float32, np.int64)
+
+    def work(thread: int) -> None:
+        for call in range(40):
+            x = np.ones(2 + (7 * call + thread) % 50, kinds[(call + thread) % 3])
+            assert f(x, 2.0) == 2 * x.size
+
+    in_threads(8, work)
+    info = f.cache_info()
+    assert (info.hits + info.misses, info.misses) == (8 * 40, info.entries)
+
+
 def in_place(u, n):
     for k in range(n):
         u[k] = u[k - 1] + 1.0

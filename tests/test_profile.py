@@ -397,6 +397,15 @@ def test_off_means_the_built_in_takes_calls_again() -> None:
     assert layer.cache_info() == (before.hits + 2, before.misses, before.entries)
 
 
+def test_the_first_call_of_a_function_is_one_call() -> None:
+    fresh = dsl.jit(lambda x: x + 1)
+    with dsl.profile() as p:
+        fresh(np.ones(3))
+        fresh(np.ones(3))
+    assert "2 calls and steps" in str(p)
+    assert fresh.cache_info() == (1, 1, 1)
+
+
 def test_programs_have_no_clocks_unless_somebody_profiles() -> None:
     x, w = np.ones((40, 30)), np.ones((30, 20))
     native = layer.lower(x, w).executable.native

@@ -236,6 +236,6 @@ def _method() -> Method:
 
 
 def hits(entry: Callable[..., Any]) -> int:
-    """Return how often an entry has run its program."""
+    """Return how many calls an entry has taken: it ran its program, and did not hand them on."""
     table: Any = entry.__self__  # type: ignore[attr-defined]
     return int(table[layout.HEAD.index("hits")])

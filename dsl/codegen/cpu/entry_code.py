@@ -70,10 +70,16 @@ def _emit_entry(module: Module) -> None:
     status = _run(f, table, frame, context)
     with f.if_(f.compare("ne", status, 0), unlikely=True):
         _retry(f, table, results, status)
+        _count(f, table)
         f.ret(f.call("ptr", "dsl_fail", table, results, context, status))
+    _count(f, table)
+    f.ret(f.call("ptr", "dsl_results", table, places, results))
+
+
+def _count(f: Function, table: Value) -> None:
+    """One more call taken. The way that `_retry` goes counts it itself."""
     place = f.gep(table, 8 * layout.HEAD.index("hits"))
     f.store(f.binary("add", f.load("i64", place), 1), place)
-    f.ret(f.call("ptr", "dsl_results", table, places, results))
 
 
 def _arranged(f: Function, table: Value) -> Value:
