@@ -319,6 +319,37 @@ def test_objects_outside_keep_their_tuples_while_a_loop_is_traced() -> None:
     check_taken(f, steps, X)
 
 
+class Odometer:
+    scale = 2.0
+
+    def __init__(self) -> None:
+        self.steps = 7
+
+
+ODOMETER = Odometer()
+
+
+def test_attributes_outside_that_are_assigned_first_and_read_then_are_no_conditions() -> None:
+    def walk(x: Any) -> Any:
+        ODOMETER.steps = 0
+        for row in x:
+            if row.sum() > 15.0:
+                ODOMETER.steps += 1
+        return ODOMETER.steps
+
+    f = dsl.jit(walk)
+    for steps in (7, 0, 5):
+        ODOMETER.steps = steps
+        check_taken(f, walk, X)
+    assert (f.cache_info().entries, ODOMETER.steps) == (1, walk(X))
+
+
+def test_what_is_never_the_same_outside_is_compiled_for_each_call() -> None:
+    f = dsl.jit(lambda x: x + Odometer.__dict__["scale"])  # a new proxy each time
+    for _ in range(3):
+        check_same(f(X), X + 2.0)
+
+
 def test_long_lists_outside_stay_right() -> None:
     numbers = [float(k) for k in range(1000)]
     f = dsl.jit(lambda x: x + len(numbers) + numbers[-1])
