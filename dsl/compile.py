@@ -234,7 +234,9 @@ class Compiled(Generic[P, R]):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self._signature.take_apart(args, kwargs, self._needs)
         entry, arguments, is_new = self._entry(arguments, args, kwargs)
-        if is_new and events.LOG is None and _is_direct(entry):
+        direct = is_new and events.LOG is None and _is_direct(entry)
+        # What never is as it was when it was traced is compiled for each call, which must not look for a graph again.
+        if direct and entry.traced.guard_failure(arguments) is None:
             return self._first(args, kwargs)
         try:
             return run(entry, arguments)

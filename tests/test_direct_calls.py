@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -305,6 +306,62 @@ def test_containers_outside_are_looked_into_before_each_call(
     check_taken(f, apply, X)
     monkeypatch.setitem(PARAMS, "new", 1.0)
     check_taken(f, apply, X)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    weights: Any
+    levels: Any = ((1, 2.0), (3, (4.0,)))
+
+
+SCHEME = Scheme((0.5, 0.25))
+
+
+def test_objects_outside_keep_their_tuples_while_a_loop_is_traced() -> None:
+    def steps(x: Any) -> Any:
+        scheme, found = SCHEME, []
+        for _ in range(10):
+            x = x * scheme.weights[0] + scheme.levels[1][1][0]
+            found.append(x[0, 0])
+        return x, found
+
+    held = SCHEME.weights, SCHEME.levels
+    f = dsl.jit(steps)
+    f(X)
+    assert SCHEME.weights is held[0]
+    assert SCHEME.levels is held[1]
+    check_taken(f, steps, X)
+
+
+class Odometer:
+    scale = 2.0
+
+    def __init__(self) -> None:
+        self.steps = 7
+
+
+ODOMETER = Odometer()
+
+
+def test_attributes_outside_that_are_assigned_first_and_read_then_are_no_conditions() -> None:
+    def walk(x: Any) -> Any:
+        ODOMETER.steps = 0
+        for row in x:
+            if row.sum() > 15.0:
+                ODOMETER.steps += 1
+        return ODOMETER.steps
+
+    f = dsl.jit(walk)
+    for steps in (7, 0, 5):
+        ODOMETER.steps = steps
+        check_taken(f, walk, X)
+    assert (f.cache_info().entries, ODOMETER.steps) == (1, walk(X))
+
+
+def test_what_is_never_the_same_outside_is_compiled_for_each_call() -> None:
+    f = dsl.jit(lambda x: x + Odometer.__dict__["scale"])  # a new proxy each time
+    for _ in range(3):
+        check_same(f(X), X + 2.0)
 
 
 def test_long_lists_outside_stay_right() -> None:

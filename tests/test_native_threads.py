@@ -20,7 +20,7 @@ from concurrently import SECONDS, in_threads
 from test_programs import check_same, narrowest
 
 import dsl
-from dsl.codegen.cpu import pool
+from dsl.codegen.cpu import pool, runtime
 
 SIZE = 1_000_003  # no multiple of a vector, a tile or a chunk
 
@@ -410,6 +410,56 @@ def test_a_keyboard_interrupt_ends_a_long_loop(name: str, tmp_path: Path) -> Non
     finally:
         process.kill()
         process.communicate()
+
+
+# -- which loops are shared ------------------------------------------------------------------------------------------------
+
+
+def blocks(a: np.ndarray) -> np.ndarray:
+    """The largest of each block of 2 x 2: two symbolic axes are swept for each row."""
+    return a.reshape(a.shape[0] // 2, 2, a.shape[1] // 2, 2).max(axis=(1, 3))
+
+
+def neighbours(a: np.ndarray) -> np.ndarray:
+    windows = np.lib.stride_tricks.sliding_window_view(a.astype(np.uint8), (3, 3))
+    return windows.sum(axis=(2, 3))
+
+
+def distances(a: np.ndarray) -> np.ndarray:
+    return ((a[:, None, :] - a[None, :, :]) ** 2).sum(axis=-1)
+
+
+def exponentials(a: np.ndarray) -> np.ndarray:
+    return np.exp(a[:, ::2])
+
+
+def turned(a: np.ndarray) -> np.ndarray:
+    return np.exp(a.T) + a.T
+
+
+def jobs_of(compiled: Any, *args: Any) -> int:
+    """Return how many loops a call shares among threads."""
+    word = runtime.word("ticket")
+    with dsl.num_threads(2):
+        compiled(*args)
+        before = word.value >> 32
+        compiled(*args)
+    return (word.value >> 32) - before
+
+
+@pytest.mark.parametrize("program", [blocks, neighbours, distances, turned, softmax_rows])
+def test_threads_are_woken_for_much_work_only_whatever_is_symbolic(program: Program) -> None:
+    compiled = dsl.jit(program)
+    assert [jobs_of(compiled, np.ones((n, n + 2))) for n in (24, 34, 18)] == [0, 0, 0]
+    assert jobs_of(compiled, np.ones((600, 800))) > 0
+
+
+@pytest.mark.parametrize("program", [exponentials, blocks])
+def test_a_few_long_rows_of_symbolic_length_are_shared(program: Program) -> None:
+    compiled = dsl.jit(program)
+    for rows, columns in ((4, 6), (6, 8), (8, 400_000)):
+        shared = jobs_of(compiled, np.ones((rows, columns)))
+    assert shared > 0
 
 
 # -- fork ----------------------------------------------------------------------------------------------------------------

@@ -116,6 +116,21 @@ def test_kernels_lie_within_their_program_and_that_within_its_call() -> None:
     assert [len(of_kind(p, kind)) for kind in ("call", "program", "library", "kernel")] == [3] * 4
 
 
+def test_a_copy_before_an_update_is_an_event_of_its_own() -> None:
+    @dsl.jit
+    def raise_some(a):
+        a.flat[::5] += 10
+
+    with dsl.profile() as p:
+        raise_some(np.ones((7, 9)))
+    copies = [event for event in p.events if event.name == "copy"]
+    (update,) = of_kind(p, "update")
+    assert any(update.start <= copy.start and copy.end <= update.end for copy in copies)
+    assert update.inside == ()
+    (cost,) = (cost for cost in costs(p.events) if cost.name == "copy")
+    assert (cost.calls, cost.total < 1.0) == (len(copies), True)
+
+
 def test_phases_of_compiling_are_events() -> None:
     @dsl.jit
     def fresh(x):

@@ -26,7 +26,7 @@ from dsl.frontend.lists import TracedList
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.operators import augmented
 from dsl.frontend.optional import TracedOptional
-from dsl.frontend.scopes import current_trace, here
+from dsl.frontend.scopes import Trace, current_trace, here
 from dsl.frontend.state import (
     held_by,
     is_mutable,
@@ -75,11 +75,22 @@ def read_attribute(obj: Any, name: str) -> Any:
     if trace is None or isinstance(obj, Traced):
         return value
     note_reading(obj)
-    if id(obj) in trace.outside or isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) or (
+        id(obj) in trace.outside and not _is_ours(trace, obj, name)
+    ):
         return from_outside(obj, name, value)
     if is_mutable(value) and name not in getattr(obj, "__dict__", {}):
         return _of_class(obj, name, value)
     return value
+
+
+def _is_ours(trace: Trace, obj: Any, name: str) -> bool:
+    """Tell whether the function has assigned an attribute: what it holds now is not what later calls find there."""
+    key = id(obj), name
+    return any(
+        key in scope.attributes and id(scope.attributes[key][2]) not in scope.opened
+        for scope in trace.scopes
+    )
 
 
 def _of_class(obj: Any, name: str, value: Any) -> Any:

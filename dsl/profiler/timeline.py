@@ -144,8 +144,8 @@ def _bytes(site: Site, count: int, counted: int) -> int | None:
 def _inside(loop: int, sites: Sequence[Site], words: np.ndarray) -> Iterator[Inside]:
     numbers = {loop: -1}
     for k, site in enumerate(sites):
-        if site.parent not in numbers:
-            continue
+        if not site.repeats or site.parent not in numbers:
+            continue  # a site that runs once, such as the copy before an update, is an event of its own
         count, spent, counted = map(int, words[k])
         numbers[k] = len(numbers) - 1
         yield Inside(

@@ -94,7 +94,7 @@ class Maps(Nests):
         row = self.extent(self.host.fn, groups[-1])
         lined = past and isinstance(row, int) and row % LINE == 0
         body = self.past_caches(nested) if lined else nested
-        self.parallel(count, each * self.elements_of(rest), body)
+        self.parallel(count, each, body, rest)
 
     def store_point(self, evaluator: Evaluator) -> None:
         """Compute and store the roots at one point: all loads before all stores, they may share memory."""
@@ -258,7 +258,7 @@ class Maps(Nests):
                             first=(left, right),
                         )
 
-        self.parallel(host.mul(bands, rest), each * 2 * _BLOCK * self.elements_of([along]), band)
+        self.parallel(host.mul(bands, rest), each * 2 * _BLOCK, band, [along])
 
     def some_rows(self, fn: Function, ends: tuple[Operand, Operand] | None) -> None:
         """Emit the points between two places of the first axis, or all, in a function that has its own threads."""

@@ -98,13 +98,15 @@ class Nests(Scattered):
                 pending.extend(item for item, _ in affine.extra)
 
     def parallel(
-        self, count: Operand, nanoseconds: float, body: Callable[[Function, Operand, Operand], None]
-    ) -> None:
+        self, count: Operand, each: float, body: Callable[[Function, Operand, Operand], None],
+        inner: Sequence[Sequence[int]] = (),
+    ) -> None:  # fmt: skip
         """Run `body(fn, lo, hi)` over [0, count): in this function if that is little work, else over threads.
 
+        One item takes `each` nanoseconds for each point of the `inner` groups.
         Long programs have a function for each kernel: equal ones are the same, and LLVM's time grows with a function's length.
         """
-        fn = self.host.fn
+        fn, nanoseconds = self.host.fn, each * self.elements_of(inner)
         little = isinstance(count, int) and count * nanoseconds < 2 * _NANOSECONDS
         if (little and not (self.host.apart and count != 1)) or nanoseconds <= 0:
             body(fn, 0, count)
@@ -119,14 +121,30 @@ class Nests(Scattered):
         body(made, made.params[1], made.params[2])
         self.finish_checks(made)
         made.ret()
-        grain = max(1, math.ceil(_NANOSECONDS / max(nanoseconds, 0.01)))
         env = fn.environment(made)
         if little:
             fn.call("void", name, env, fn.as_value(0, "i64"), fn.as_value(count, "i64"))
             return
+        grain = fn.as_value(self.grain(each, inner), "i64")
         fn.call(
-            "void", "dsl_parallel", Value(f"@{name}", "ptr"), env, fn.as_value(count, "i64"), Value(str(grain), "i64")
-        )  # fmt: skip
+            "void", "dsl_parallel", Value(f"@{name}", "ptr"), env, fn.as_value(count, "i64"), grain
+        )
+
+    def grain(self, each: float, inner: Sequence[Sequence[int]]) -> Operand:
+        """Return how many items are worth a thread.
+
+        Symbolic sizes are asked for when the program runs: to wake threads for small arrays takes longer than these, and
+        few long rows are worth threads too.
+        """
+        fn, variables = self.host.fn, self.kernel.variables
+        axes = [k for group in inner for k in group]
+        symbolic = [k for k in axes if not isinstance(variables[k].extent, int)]
+        known = each * self.elements_of([[k for k in axes if k not in symbolic]])
+        most = max(1, math.ceil(_NANOSECONDS / max(known, 0.01)))
+        if not symbolic or most == 1:
+            return most
+        points = fn.maximum(self.extent(fn, symbolic), 1)
+        return fn.maximum(fn.binary("sdiv", most, points), 1)
 
     # -- indices that are wrong --------------------------------------------------------------------------------------
 

@@ -119,8 +119,8 @@ class Panels(Rows):
                 panel.run()
             panel.release()
 
-        work = self.cost(self.kernel.stages) * self.elements_of(swept) * tile
-        self.parallel(host.mul(panels, rest), work, body)
+        work = self.cost(self.kernel.stages) * tile
+        self.parallel(host.mul(panels, rest), work, body, swept)
         self.end_if_short()
 
     def tile(self) -> int:

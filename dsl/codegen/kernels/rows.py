@@ -105,7 +105,7 @@ class Rows(Turned):
             release()
 
         count = self.extent(host, [k for g in outer for k in g])
-        self.parallel(count, self.cost(self.kernel.stages) * self.elements_of(rest + swept), body)
+        self.parallel(count, self.cost(self.kernel.stages), body, rest + swept)
         self.end_if_short()
         give_back()
 

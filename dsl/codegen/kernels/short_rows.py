@@ -81,10 +81,8 @@ class ShortRows(Rows):
                 self.unflatten(evaluator, outer, at)
                 self.across_rows(evaluator, results)
 
-        work = self.cost(self.kernel.stages) * self.elements_of(
-            [[k] for k in (self.kept[-1], *self.inner)]
-        )
-        self.parallel(count, work, body)
+        inner = [[k] for k in (self.kept[-1], *self.inner)]
+        self.parallel(count, self.cost(self.kernel.stages), body, inner)
         release()
 
     def across_rows(self, evaluator: Evaluator, results: Results) -> None:
