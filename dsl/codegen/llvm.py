@@ -222,7 +222,8 @@ class Module:
         if len(bodies) > 2:  # more than one beside the program
             bodies = _distinct(dict(zip(self.functions, bodies)), self._metadata)
         heads = [*self._globals, *self._list_of_kept(), *declared]
-        return "\n".join([*heads, *self._raw.values(), *bodies, *self._notes_in(bodies), ""])
+        texts = [*self._raw.values(), *bodies]
+        return "\n".join([*heads, *texts, *self._notes_in(texts), ""])
 
     def _notes_in(self, bodies: Sequence[str]) -> list[str]:
         """Return the metadata that functions refer to. Loops that were not to be, since vectors took their place, had more."""
