@@ -127,3 +127,66 @@ def test_a_kernel_without_tests_is_left_whole() -> None:
 
     kernel = Kernel((Var(5000),), Pool(), None)  # type: ignore[arg-type]
     assert pieces.pieces(kernel) == [kernel]
+
+
+def as_columns(x: Any, y: Any) -> Any:
+    return np.stack([x, y * 2, x + y], axis=-1)
+
+
+def interleaved(x: Any, y: Any) -> Any:
+    return np.stack([x, y], axis=-1).reshape(-1)
+
+
+def homogeneous(x: Any, y: Any) -> Any:
+    """Parts of different widths."""
+    points = np.stack([x, y], axis=-1)
+    return np.concatenate(
+        [np.sqrt(points), np.ones((*x.shape, 1), x.dtype), points[..., ::-1]], axis=-1
+    )
+
+
+def many_columns(x: Any, y: Any) -> Any:
+    return np.stack([*(x * k for k in range(11)), y], axis=-1)
+
+
+def picked_columns(x: Any, y: Any) -> Any:
+    x, y = x.reshape(-1), y.reshape(-1)
+    return np.stack([x[y.astype(int) % 7], y, y[y.astype(int) % 5]], axis=-1)
+
+
+COLUMNS = [as_columns, interleaved, homogeneous, many_columns, picked_columns]
+
+
+@pytest.mark.parametrize("shape", [(7,), (300, 5), (70_001,)])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i2"])
+@pytest.mark.parametrize("program", COLUMNS)
+def test_parts_that_alternate_in_lines_of_memory_are_written_together(
+    program: Any, dtype: str, shape: tuple[int, ...]
+) -> None:
+    x = np.arange(np.prod(shape)).reshape(shape).astype(dtype) % 100
+    y = x[::-1] + 3
+    expected = program(x, y)
+    for dynamic in (False, True):
+        got = dsl.jit(program, dynamic=dynamic)(x, y)
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_columns_are_one_kernel() -> None:
+    x = np.ones(1000)
+    assert dsl.jit(as_columns).ir(x, x, stage="kernels").count("kernel for") == 1
+    assert dsl.jit(many_columns).ir(x, x, stage="kernels").count("kernel for") == 2
+    long = dsl.jit(lambda x, y: np.concatenate([x, y])).ir(x, x, stage="kernels")
+    assert long.count("kernel for") == 2
+
+
+def test_a_wrong_index_in_one_of_the_columns_is_named() -> None:
+    f = dsl.jit(lambda x, i: np.stack([x, x[i], x[i - 1]], axis=-1))
+    i = np.arange(3000)
+    np.testing.assert_array_equal(f(i, i), np.stack([i, i, np.roll(i, 1)], axis=-1))
+    i[1234] = 3000
+    with pytest.raises(IndexError, match="index 3000 is out of bounds for axis 0 with size 3000"):
+        f(np.arange(3000), i)
+    i[1234] = -3000
+    with pytest.raises(IndexError, match="index -3001 is out of bounds"):
+        f(np.arange(3000), i)

@@ -917,6 +917,55 @@ def test_math_refuses_arrays_and_complex_numbers() -> None:
         dsl.jit(lambda n: math.isqrt(n))(-4)
 
 
+_TINY = 5e-324
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a, b: math.sqrt(a * a + b**2),
+        lambda a, b: math.sqrt((a - b) * (a - b) / (1 + math.exp(a))),
+        lambda a, b: math.log(np.maximum(abs(a) * abs(b), _TINY)),
+        lambda a, b: math.log(1e-9 + math.sqrt(np.minimum(a * a, b**4))),
+        lambda a, b: math.log1p(math.exp(-a * a)) + math.log2(0.5 + a * a) / (1.0 + a * a),
+        lambda a, b: math.sqrt(np.maximum(a, 0.0)),
+    ],
+)
+def test_math_does_not_ask_whether_what_is_never_negative_is_in_the_domain(f: Any) -> None:
+    assert "assert" not in dsl.jit(f).lower(1.0, 2.0).text(locations=False)
+    for a, b in itertools.product([0.0, -0.0, 1.5, -1.5, _TINY, -_TINY, np.nan], repeat=2):
+        np.testing.assert_allclose(dsl.jit(f)(a, b), f(a, b), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("f", "a", "b"),
+    [
+        (
+            lambda a, b: math.log(a * a * (b * b)),
+            1e-200,
+            1e-200,
+        ),  # a product may be rounded to zero
+        (lambda a, b: math.sqrt(1 / np.sqrt(a)), -0.0, 0.0),
+        (lambda a, b: math.sqrt(1 / np.maximum(a, b)), -0.0, -0.0),
+        (lambda a, b: math.sqrt(a * b), 2.0, -3.0),
+        (lambda a, b: math.sqrt(a * a - b * b), 1.0, 2.0),
+        (lambda a, b: math.sqrt(np.maximum(a, b)), -1.0, -2.0),
+        (lambda a, b: math.sqrt(a**3), -1.0, 0.0),
+        (lambda a, b: math.sqrt(np.float64(a) ** -b), -0.0, 1.0),
+        (lambda a, b: math.log(abs(a)), 0.0, 0.0),
+        (lambda a, b: 1.0 / (a * a), 1e-200, 0.0),
+        (lambda a, b: math.log(np.float32(a * a + 1e-60)), 0.0, 0.0),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_math_asks_where_a_number_may_be_negative(f: Any, a: float, b: float) -> None:
+    for g in (f, dsl.jit(f)):
+        with pytest.raises(
+            (ValueError, ZeroDivisionError), match=r"domain|nonnegative|positive|division"
+        ):
+            g(a, b)
+
+
 @pytest.mark.parametrize(
     "x", [[1.0, np.nan, 2.0], [np.nan, 1.0], [3.0, 1.0, np.nan], [-np.inf, np.nan]]
 )

@@ -93,6 +93,24 @@ def test_they_are_fused() -> None:
     np.testing.assert_array_equal(residual(x, v, y), np.abs(x @ v - y))
 
 
+@pytest.mark.parametrize(
+    ("program", "by_routine"),
+    [
+        (lambda a, b: a @ b, 1),
+        (lambda a, b: (a - b) @ b, 0),
+        (lambda a, b: np.linalg.norm(a), 0),
+        (lambda a, b: a @ b / np.sqrt((a @ a) * (b @ b)), 0),
+    ],
+)
+def test_vectors_from_memory_are_read_once(program, by_routine: int) -> None:
+    """Those that nothing else reads, and nothing computes, are a routine's."""
+    a, b = numbers((1 << 20,), "f8"), numbers((1 << 20,), "f8")[::-1].copy()
+    text = dsl.jit(program).ir(a, b, stage="kernels")
+    assert text.count("[library]") == by_routine
+    assert text.count("kernel for") == 1 - by_routine
+    np.testing.assert_allclose(dsl.jit(program)(a, b), program(a, b))
+
+
 def test_derivatives() -> None:
     x, v, y = numbers((2000, 3), "f8"), numbers((3,), "f8"), numbers((2000,), "f8")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from dsl.codegen.arrays import Array
 from dsl.codegen.elements import Elements
@@ -17,7 +19,7 @@ from dsl.codegen.standins import StandIn
 from dsl.codegen.within import grows
 from dsl.ir import graph as ir
 from dsl.ir.dims import DimLike
-from dsl.ir.types import Shape
+from dsl.ir.types import Shape, size_of
 
 if TYPE_CHECKING:
     from dsl.codegen.region import Region
@@ -32,6 +34,9 @@ __all__ = [
     "emit_spread",
     "surround",
 ]
+
+_LINE = 64  # bytes that come from memory and go there together
+_TOGETHER = 8  # parts that one kernel writes
 
 Place = tuple[DimLike, ...]
 Box = tuple[
@@ -134,8 +139,53 @@ def _grow(region: Region, node: ir.Node) -> None:
 
 def write_pieces(region: Region, node: ir.Node, target: Array) -> None:
     """Write the parts of an array into a target."""
-    for x, space, first, place in boxes_of(node, region.in_memory):
-        _write_box(region, x, target, space, first, place)
+    boxes = boxes_of(node, region.in_memory)
+    axis = node.attrs["axis"] if node.op.name == "concatenate" else None
+    groups = ([box] for box in boxes) if axis is None else _side_by_side(axis, boxes)
+    for group in groups:
+        if len(group) == 1:
+            _write_box(region, group[0][0], target, *group[0][1:])
+            continue
+        space = group[0][1]
+        shift = partial(_shift, len(space))
+        region.map_all_to([(x, shift(a), shift(b)) for x, _, a, b in group], target, space)
+
+
+def _side_by_side(axis: int, boxes: Iterable[Box]) -> Iterator[list[Box]]:
+    """Group boxes that alternate in the same lines of memory, as the columns of `stack(..., axis=-1)` do.
+
+    Each line would come from memory and go there once for every part. Those of a group have one size.
+    """
+
+    def around(box: Box) -> tuple[Any, ...]:
+        x, space, *_ = box
+        return bool(x.shape), len(space) > axis and (space[:axis], space[axis + 1 :])
+
+    for (is_array, _), alike in groupby(boxes, around):
+        found = list(alike)
+        if len({box[1] for box in found}) > 1 and axis == len(found[0][1]) - 1:
+            found = _columns(found)
+        short = is_array and all(map(partial(_is_short, axis), found))
+        step = _TOGETHER if short and len({box[1] for box in found}) == 1 else 1
+        yield from (found[k : k + step] for k in range(0, len(found), step))
+
+
+def _columns(boxes: list[Box]) -> list[Box]:
+    """Return boxes of one column each, if these have few."""
+    widths = [box[1][-1] if isinstance(box[1][-1], int) else _TOGETHER + 1 for box in boxes]
+    if sum(widths) > _TOGETHER:
+        return boxes
+    return [
+        (x, (*space[:-1], 1), (*first[:-1], first[-1] + k), (*place[:-1], place[-1] + k))
+        for (x, space, first, place), width in zip(boxes, widths)
+        for k in range(width)
+    ]
+
+
+def _is_short(axis: int, box: Box) -> bool:
+    """Tell whether a box has but part of a line before that of the next one begins."""
+    run = size_of(box[1][axis:])
+    return isinstance(run, int) and run * box[0].dtype.itemsize <= _LINE
 
 
 def _write_box(

@@ -19,6 +19,7 @@ import numpy as np
 
 from dsl.ir.dims import DimLike
 from dsl.ir.graph import Graph, Node, Value
+from dsl.ir.registry import Trait
 from dsl.ir.rewrite import Rewriter, rebuild
 from dsl.ir.types import Shape, size_of
 
@@ -58,7 +59,7 @@ def _rewritten(builder: Rewriter, node: Node) -> list[Value] | None:
     if sizes["k"] == 1:
         return [_outer(builder, node, operands, sizes)]
     free = [label for label in "mn" if sizes.get(label, 1) != 1]
-    if len(free) == 2 or not _is_sum(node.output.dtype, operands, sizes, free):
+    if len(free) == 2 or not _is_sum(builder, node.output.dtype, operands, sizes, free):
         return None
     return [_summed(builder, node, operands, sizes)]
 
@@ -121,7 +122,11 @@ def _in_order(sizes: Sizes) -> Labels:
 
 
 def _is_sum(
-    dtype: np.dtype, operands: Sequence[_Operand], sizes: Sizes, free: Sequence[str]
+    builder: Rewriter,
+    dtype: np.dtype,
+    operands: Sequence[_Operand],
+    sizes: Sizes,
+    free: Sequence[str],
 ) -> bool:
     """Tell whether a product with at most one free axis is a sum; those of halves and bools are another kind of sum."""
     if dtype.kind not in "iufc" or dtype == np.float16:
@@ -129,7 +134,7 @@ def _is_sum(
     if dtype.kind == "c":
         return True
     if not free:
-        return not _is_far(dtype, sizes)
+        return not (_is_far(dtype, sizes) and _are_apart(builder.graph, operands))
     (label,) = free
     (matrix,) = (operand for operand in operands if label in operand.labels)
     last = [name for name in matrix.labels if name][-1]
@@ -147,6 +152,15 @@ def _is_far(dtype: np.dtype, sizes: Sizes) -> bool:
     size = sizes["k"]
     alone = not any(label.isdigit() for label in sizes)
     return alone and dtype.kind == "f" and isinstance(size, int) and size * dtype.itemsize >= _FAR
+
+
+def _are_apart(graph: Graph, operands: Sequence[_Operand]) -> bool:
+    """Tell whether only this product reads two arrays, which a kernel would not compute on the way."""
+    x, y = (operand.base for operand in operands)
+    if x is y or any(v.node.op.has(Trait.ELEMENTWISE) for v in (x, y)):
+        return False
+    readers = [node for node in graph.nodes if x in node.inputs or y in node.inputs]
+    return len(readers) == 1
 
 
 def _is_few(size: DimLike) -> bool:

@@ -54,6 +54,7 @@ def is_native(node: ir.Node) -> bool:
     return elementwise.supported(name, [t.dtype for t in tensors])
 
 
+Offset = Callable[[tuple[Affine, ...]], tuple[Affine, ...]]
 _MANY = 80  # statements of a program whose kernels have functions of their own
 _STRUCTURAL = frozenset(
     (
@@ -433,23 +434,34 @@ class Region:
         value: ir.Value,
         target: Array,
         space: Shape,
-        offset: Callable[[tuple[Affine, ...]], tuple[Affine, ...]],
+        offset: Offset,
         line: str = "",
     ) -> None:
         """Emit a kernel that computes `value` over `space` and stores it at `offset` of the index."""
+        self.map_all_to([(value, lambda i: i, offset)], target, space, line)
+
+    def map_all_to(
+        self,
+        parts: Sequence[tuple[ir.Value, Offset, Offset]],
+        target: Array,
+        space: Shape,
+        line: str = "",
+    ) -> None:
+        """Emit a kernel that at each point of `space` computes several values, at one offset of it, and stores them at another."""
         variables = tuple(Var(d, f"i{k}") for k, d in enumerate(space))
         pool = Pool()
         elements = Elements(pool, self.in_memory)
         index = identity_index(variables)
-        expression = elements.at(value, index)
-        kernel = Kernel(variables, pool, elements)
-        kernel.stages = [
-            Stage(False, [Root(value.node, StandIn(value), expression, offset(index))])
+        roots = [
+            Root(x.node, StandIn(x), elements.at(x, read(index)), written(index))
+            for x, read, written in parts
         ]
+        kernel = Kernel(variables, pool, elements)
+        kernel.stages = [Stage(False, roots)]
         if any(isinstance(d, int) and d == 0 for d in space):
             return
         self.program.report.lines.extend([line] if line else describe(kernel, self.names, {}))
-        KernelEmitter(self, kernel, {kernel.stages[0].roots[0].value: target}).emit()
+        KernelEmitter(self, kernel, {root.value: target for root in roots}).emit()
 
     def in_memory(self, value: ir.Value) -> bool:
         return value in self.placed or value.node.op.name == "const"

@@ -18,6 +18,7 @@ from dsl.frontend.library import has_traced
 from dsl.frontend.scopes import current_scope
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, cast, fresh, lift, read
 from dsl.frontend.ufuncs import special_function
+from dsl.ir.signs import Sign, sign_of
 
 __all__: list[str] = []
 
@@ -27,10 +28,15 @@ _DOMAINS: dict[str, Callable[[Any], Any]] = {
     "acosh": lambda x: ~(x < 1), "atanh": lambda x: ~(np.absolute(x) >= 1), "isqrt": lambda x: x >= 0,
 }  # fmt: skip
 
+# From which sign on numbers surely are in the domain.
+_INSIDE = {
+    "sqrt": Sign.NOT_BELOW, "log": Sign.POSITIVE, "log2": Sign.POSITIVE, "log10": Sign.POSITIVE, "log1p": Sign.NOT_BELOW,
+}  # fmt: skip
+
 
 def _check_domain(name: str, x: Any) -> None:
-    """Where `math` raises and NumPy gives NaN, the program raises."""
-    if name in _DOMAINS and isinstance(x, Traced):
+    """Where `math` raises and NumPy gives NaN, the program raises; it does not ask for what is known."""
+    if name in _DOMAINS and isinstance(x, Traced) and sign_of(read(x)) < _INSIDE.get(name, np.inf):
         inside = read(_DOMAINS[name](fresh(read(x), Kind.SCALAR)))
         current_scope().node(
             "assert", (inside,), {"message": "math domain error", "error": "ValueError"}

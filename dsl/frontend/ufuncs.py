@@ -30,6 +30,7 @@ from dsl.frontend.traced import (
 from dsl.ir.dims import Dim, DimLike, dim_min, lower_bound, symbols_of
 from dsl.ir.graph import Value
 from dsl.ir.ops.elementwise import UFUNC_OPS
+from dsl.ir.signs import Sign, sign_of
 from dsl.ir.types import BOOL, I64, Shape, broadcast_shapes
 
 __all__ = [
@@ -392,7 +393,8 @@ def _is_negative(exponent: Traced) -> bool:
 def _check_divisor(divisor: Traced, ufunc: np.ufunc) -> None:
     """Python numbers raise where NumPy's give inf, nan or 0."""
     value = read(divisor)
-    if value.node.op.name == "const" and value.node.attrs["value"].array != 0:
+    known = value.node.op.name == "const" and value.node.attrs["value"].array != 0
+    if known or sign_of(value) == Sign.POSITIVE:
         return
     whole = value.dtype.kind in "iu"
     what = (
