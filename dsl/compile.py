@@ -234,7 +234,7 @@ class Compiled(Generic[P, R]):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self._signature.take_apart(args, kwargs, self._needs)
         entry, arguments, is_new = self._entry(arguments, args, kwargs)
-        direct = is_new and events.LOG is None and _is_direct(entry)
+        direct = is_new and events.LOG is None and _is_direct(entry) and _raises_last_words(entry)
         # What never is as it was when it was traced is compiled for each call, which must not look for a graph again.
         if direct and entry.traced.guard_failure(arguments) is None:
             return self._first(args, kwargs)
@@ -635,6 +635,11 @@ def _names(given: Iterable[str] | str) -> tuple[str, ...]:
 
 def _is_direct(entry: Lowered) -> bool:
     return isinstance(entry.executable, Executable) and entry.executable.direct is not None
+
+
+def _raises_last_words(entry: Lowered) -> bool:
+    """Tell whether what a built-in raises stands, or the built-in hands the call to what looks for better words."""
+    return entry.pattern is None or _repeatable(entry.optimized)
 
 
 def _run_instead(narrow: Lowered, arguments: Arguments, wide: Lowered, first: Exception) -> Any:
