@@ -182,6 +182,10 @@ class Compiled(Generic[P, R]):
         self._last_key: Any = None
         self._reasons: list[str] = []
         self._needs = Needs()
+        self._loose: dict[
+            tuple[int, Any], Any
+        ] = {}  # numbers outside that change, and what holds them
+        self._fixed: dict[tuple[int, Any], Any] = {}  # those whose values tracing needs
         self._hits = self._misses = 0
         self._lock = threading.RLock()
         signature = self._signature.signature
@@ -317,8 +321,31 @@ class Compiled(Generic[P, R]):
             if found is not None:  # another thread compiled it meanwhile
                 return found, arguments, False
             self._misses += 1
+            changed = self._loosen(arguments)
+            reason = self._why(arguments, failure, changed)
+            try:
+                return *self._compile_some_way(arguments, reason, args, kwargs), True
+            except Exception:
+                if not changed:
+                    raise
+            self._tighten(changed)
             reason = self._why(arguments, failure)
             return *self._compile_some_way(arguments, reason, args, kwargs), True
+
+    def _loosen(self, arguments: Arguments) -> dict[tuple[int, Any], Any]:
+        """Note which numbers outside have changed since graphs for such a call were made: they become inputs. Return the new ones."""
+        changed: dict[tuple[int, Any], Any] = {}
+        for entry in self._candidates(arguments):
+            changed.update(entry.traced.changed_numbers())
+        new = {place: holder for place, holder in changed.items() if place not in self._fixed}
+        self._loose.update(new)
+        return new
+
+    def _tighten(self, places: dict[tuple[int, Any], Any]) -> None:
+        """Compile for the values of numbers after all: tracing needs them."""
+        self._fixed.update(places)
+        for place in places:
+            self._loose.pop(place, None)
 
     def _find(self, arguments: Arguments) -> tuple[Lowered | None, str | None]:
         """Return the graph for a call, or what outside the function keeps the last one from being it."""
@@ -425,9 +452,11 @@ class Compiled(Generic[P, R]):
         log("trace", "%s: %s", name, reason)
         start = time.perf_counter()
         with events.span("compile", "trace", self._place, {"function": name}):
-            traced = trace_call(self._fn, arguments, name, pattern)
+            traced = trace_call(self._fn, arguments, name, pattern, loose=self._loose)
             if traced.equated and not _repeatable(traced.graph):
-                traced = trace_call(self._fn, arguments, name, pattern, cautious=True)
+                traced = trace_call(
+                    self._fn, arguments, name, pattern, cautious=True, loose=self._loose
+                )
         times = {"trace": time.perf_counter() - start}
         if traced.variables:
             traced.claim = Claim(
@@ -436,8 +465,9 @@ class Compiled(Generic[P, R]):
         for item in traced.captures:
             log(
                 "capture",
-                "%s: the array `%s` (%d bytes) is a hidden input",
+                "%s: the %s `%s` (%d bytes) is a hidden input",
                 name,
+                "array" if item.number is None else "number",
                 item.name,
                 item.nbytes,
             )
@@ -454,10 +484,14 @@ class Compiled(Generic[P, R]):
         self._reasons.append(reason)
         return Lowered(name, traced, optimized, reason, times, made, pattern=pattern)
 
-    def _why(self, arguments: Arguments, failure: str | None) -> str:
+    def _why(
+        self, arguments: Arguments, failure: str | None, inputs: Iterable[tuple[int, Any]] = ()
+    ) -> str:
         if failure is not None:
             log("guards", "%s: %s", self._name, failure)
-            return f"something outside the function changed: {failure}"
+            names = ", ".join(f"`{key}`" for _, key in inputs)
+            more = f"; from now on calls read {names}" if names else ""
+            return f"something outside the function changed: {failure}{more}"
         last = self._last_key
         if last is None:
             return "first call"

@@ -85,7 +85,7 @@ def _on_gpu(traced: TracedFunction, graph: Graph, arguments: Arguments, device: 
     from dsl.native import outputs_of
 
     on_host = [arguments.described[k].kind != "array" for k in traced.inputs]
-    on_host += [False] * len(traced.captures)
+    on_host += [c.number is not None for c in traced.captures]
     written = [(source, target) for source, target, _ in traced.written]
     needed = sorted(set(outputs_of(traced)))
     return DeviceExecutable(graph, gpu(device), on_host, written, needed)

@@ -1,8 +1,9 @@
 """What traced code finds outside of the function: arrays become hidden inputs, other objects are guarded.
 
 A value comes in with its holder and its key there. An array goes out as a traced one, the same for each place that holds it; of
-anything else the trace remembers what it was, so that the compiled function is used only while it is still so. Arrays that
-plain Python makes while a function is traced are constants.
+anything else the trace remembers what it was, so that the compiled function is used only while it is still so. A number that has
+changed since an earlier trace is an input from then on (`Trace.loose`). Arrays that plain Python makes while a function is traced
+are constants.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from dsl.errors import LeakError
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import Capture, Storage, Trace, current_trace
-from dsl.frontend.traced import Traced, constant, supported_dtype
+from dsl.frontend.signature import describe, is_number
+from dsl.frontend.traced import Kind, Traced, constant, supported_dtype
 from dsl.frontend.trees import forwarded
 from dsl.ir.location import Location
 from dsl.ir.types import TensorType
@@ -51,6 +53,23 @@ def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
     return traced
 
 
+def _capture_number(holder: Any, key: Any, value: Any) -> Traced | None:
+    """Return the handle of a number from outside that changes from call to call; None if it cannot be an input."""
+    if not is_number(value):
+        return None
+    trace, leaf = the_trace(), describe(value)
+    kind = Kind.PYTHON if leaf.kind == "python" else Kind.SCALAR
+    place = id(holder), key
+    if place not in trace.captures:
+        name = key if isinstance(key, str) and key.isidentifier() else "captured"
+        param = trace.root.param(TensorType(leaf.dtype, ()), name)
+        storage = Storage(param, trace.root, origin=len(trace.root.params) - 1)
+        trace.captures[place] = Capture(
+            holder, key, storage, name, leaf.dtype.itemsize, number=leaf
+        )
+    return Traced(trace.captures[place].storage, (), kind)
+
+
 def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) -> Any:
     """Take a value that lives outside the trace: arrays become inputs, others are guarded.
 
@@ -64,6 +83,8 @@ def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) ->
     if isinstance(holder, types.ModuleType):
         return value
     guard = (id(holder), key)
+    if guard in trace.loose and (number := _capture_number(holder, key, value)) is not None:
+        return number
     if guard not in trace.guards:
         trace.guards[guard] = (holder, key, value)
     trace.outside.setdefault(id(value), value)

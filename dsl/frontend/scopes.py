@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -124,9 +124,9 @@ def _function_at(frame: Any) -> str:
 
 @dataclass(eq=False)
 class Capture:
-    """An array from outside the function: where it is read from at each call, and its handle in the trace.
+    """An array or number from outside the function: where it is read from at each call, and its handle in the trace.
 
-    It does not hold the array, which another may take the place of.
+    It does not hold the array, which another may take the place of. Of a number, `number` tells the kind.
     """
 
     holder: Any
@@ -134,7 +134,8 @@ class Capture:
     storage: Storage
     name: str
     nbytes: int
-    is_contiguous: bool
+    is_contiguous: bool = True
+    number: Any = None
 
 
 _LONGEST_CHAIN = 8
@@ -576,6 +577,9 @@ class Trace:
         self.groups: list[str] = []
         self.scopes = [self.root]
         self.captures: dict[tuple[int, Any], Capture] = {}
+        self.loose: Container[
+            tuple[int, Any]
+        ] = ()  # where numbers outside are that change from call to call
         self.by_array: dict[int, Any] = {}
         self.guards: dict[tuple[int, Any], tuple[Any, Any, Any]] = {}
         self.hints: dict[Any, Any] = {}

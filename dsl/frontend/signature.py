@@ -207,6 +207,14 @@ def describe(leaf: Any, static_level: int = 0) -> Leaf:
     return Leaf("static", value=Same(leaf))
 
 
+def is_number(item: Any) -> bool:
+    """Tell whether an object is a number that can be an input of a graph."""
+    return isinstance(item, (int, float, complex, np.generic)) and describe(item).kind in (
+        "python",
+        "scalar",
+    )
+
+
 def is_on_device(leaf: Any) -> bool:
     """Tell whether an object is an array of a GPU: CuPy's, one that says so by CUDA's array interface, or an emulated one."""
     return hasattr(leaf, "dsl_device") or hasattr(leaf, "__cuda_array_interface__")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,14 @@ from dsl.frontend.scopes import (
     tracing,
     undone_on_error,
 )
-from dsl.frontend.signature import Arguments, Leaf, Same, signature_of
+from dsl.frontend.signature import (
+    Arguments,
+    Leaf,
+    Same,
+    describe,
+    is_number,
+    signature_of,
+)
 from dsl.frontend.sizes import Pattern
 from dsl.frontend.state import Undefined, is_numeric, put_back, refill, setter_of
 from dsl.frontend.strides import unknown
@@ -123,6 +130,10 @@ class TracedFunction:
                 return f"the contents of `{key}` changed"
         for item in self.captures:
             found = look_up(item.holder, item.key)
+            if item.number is not None:
+                if not is_number(found) or describe(found) != item.number:
+                    return f"`{item.key}` is now {_kind_of(found)}"
+                continue
             type = item.storage.scope.params[item.storage.origin or 0].tensor
             if (
                 not isinstance(found, np.ndarray)
@@ -134,10 +145,20 @@ class TracedFunction:
                 return f"the captured array `{item.key}` is also an argument"
         return None
 
+    def changed_numbers(self) -> dict[tuple[int, Any], Any]:
+        """Return where variables and attributes outside are whose numbers have changed since the trace, and what holds them."""
+        changed = {}
+        for holder, key, expected, _ in self.guards:
+            if is_number(expected) and not _is_watched(holder):
+                found = look_up(holder, key)
+                if type(found) is type(expected) and not _same(found, expected):
+                    changed[id(holder), key] = holder
+        return changed
+
     # -- running -----------------------------------------------------------------------------------------------------
 
     def arrays(self, arguments: Arguments) -> list[Any]:
-        """Return what the graph reads in a call: arguments, and arrays from outside as they are now."""
+        """Return what the graph reads in a call: arguments, and arrays and numbers from outside as they are now."""
         given = [arguments.leaves[k] for k in self.inputs]
         return given + [look_up(c.holder, c.key) for c in self.captures]
 
@@ -336,6 +357,13 @@ def _item(item: Any, depth: int) -> Any:
     return _contents(item, depth) or Same(item)
 
 
+def _is_watched(holder: Any) -> bool:
+    """Tell whether an object is a container that is compared as a whole, other than a module's variables."""
+    return isinstance(holder, (list, tuple)) or (
+        isinstance(holder, dict) and "__builtins__" not in holder
+    )
+
+
 def _same(found: Any, expected: Any) -> bool:
     if type(found) is not type(expected) or not isinstance(
         found, (int, float, complex, str, bytes, tuple, np.generic)
@@ -354,16 +382,16 @@ def _kind_of(found: Any) -> str:
 
 def trace_call(
     fn: Callable[..., Any], arguments: Arguments, name: str, pattern: Pattern | None = None, *,
-    cautious: bool = False,
+    cautious: bool = False, loose: Container[tuple[int, Any]] = (),
 ) -> TracedFunction:  # fmt: skip
     """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes.
 
     Lists of many items are made by loops of the program. If the function needs Python's own lists, it is traced again with those.
-    One that is `cautious` takes no sizes for equal that may differ.
+    One that is `cautious` takes no sizes for equal that may differ. Numbers outside at the places of `loose` are inputs.
     """
     refuse_generator(fn)
     trace = Trace(name)
-    trace.cautious = cautious
+    trace.cautious, trace.loose = cautious, loose
     try:
         return _trace_once(trace, fn, arguments, name, pattern)
     except Exception as error:
@@ -371,7 +399,7 @@ def trace_call(
             raise
         looped = error
     again = Trace(name)
-    again.unrolls, again.cautious = True, cautious
+    again.unrolls, again.cautious, again.loose = True, cautious, loose
     try:
         return _trace_once(again, fn, arguments, name, pattern)
     except DslError:

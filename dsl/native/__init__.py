@@ -21,7 +21,7 @@ import numpy as np
 from dsl import events
 from dsl.config import config
 from dsl.frontend import scopes
-from dsl.frontend.signature import Arguments
+from dsl.frontend.signature import Arguments, Leaf
 from dsl.frontend.tracing import TracedFunction
 from dsl.frontend.unpack import unpacker
 from dsl.ir.graph import Graph
@@ -81,18 +81,25 @@ def _params(
     traced: TracedFunction, graph: Graph, arguments: Arguments, exact: bool
 ) -> Iterator[Any]:
     from dsl.codegen.cpu.native import ParamKind
-    from dsl.native.results import NUMBERS
 
     for k in traced.inputs:
-        leaf = arguments.described[k]
-        if leaf.kind == "python":
-            yield ParamKind(NUMBERS[np.dtype(leaf.dtype).name])
-        elif leaf.kind == "scalar":
-            yield ParamKind("scalar")
-        else:
-            yield ParamKind("array", _layout(leaf.strides, leaf.dtype.itemsize, exact))
+        yield _param(arguments.described[k], exact)
     for item in traced.captures:
-        yield ParamKind("array", None if item.is_contiguous else "any")
+        if item.number is not None:
+            yield _param(item.number, exact)
+        else:
+            yield ParamKind("array", None if item.is_contiguous else "any")
+
+
+def _param(leaf: Leaf, exact: bool) -> Any:
+    from dsl.codegen.cpu.native import ParamKind
+    from dsl.native.results import NUMBERS
+
+    if leaf.kind == "python":
+        return ParamKind(NUMBERS[np.dtype(leaf.dtype).name])
+    if leaf.kind == "scalar":
+        return ParamKind("scalar")
+    return ParamKind("array", _layout(leaf.strides, leaf.dtype.itemsize, exact))
 
 
 def _layout(strides: Any, itemsize: int, exact: bool) -> Any:

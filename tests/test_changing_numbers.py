@@ -1,0 +1,219 @@
+"""Numbers outside of a function that change from call to call: they become inputs, so that nothing compiles again and again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsl
+
+X = np.array([1.0, 2.0, -3.0])
+RATE, COUNT, SIZE = 0.5, 1, 2
+
+
+class Ball:
+    """A little simulation, whose state is numbers and an array."""
+
+    rate = 0.9
+
+    def __init__(self) -> None:
+        self.time, self.steps, self.drag = 0.0, 0, np.float32(0.25)
+        self.place = np.zeros(3)
+
+    def advance(self, push, dt):
+        self.place += dt * push * np.cos(self.time) - self.drag
+        self.time += dt
+        self.steps += 1
+        if self.steps % 3 == 0:
+            self.place *= self.rate
+        return self.place.sum(), self.steps
+
+
+def state(ball: Ball) -> list[Any]:
+    return [ball.time, ball.steps, ball.drag, ball.place.tolist()]
+
+
+@pytest.mark.parametrize("backend", ["native", "interpreter"])
+def test_counters_and_clocks_of_an_object(backend: str) -> None:
+    mine, plain = Ball(), Ball()
+    advance = dsl.jit(Ball.advance)
+    with dsl.config.override(backend=backend):
+        for _ in range(9):
+            got, expected = advance(mine, X, 0.5), plain.advance(X, 0.5)
+            np.testing.assert_allclose(got, expected)
+            assert [type(part) for part in got] == [type(part) for part in expected]
+            np.testing.assert_allclose(state(mine)[3], state(plain)[3])
+            assert state(mine)[:3] == state(plain)[:3]
+            assert list(map(type, state(mine))) == list(map(type, state(plain)))
+    assert advance.cache_info().misses == 2
+
+
+def scaled(x):
+    return x * RATE + COUNT
+
+
+def test_variables_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = dsl.jit(scaled)
+    for k in range(6):
+        monkeypatch.setitem(globals(), "RATE", 0.5 + k)
+        monkeypatch.setitem(globals(), "COUNT", 3 * k)
+        np.testing.assert_array_equal(compiled(X), scaled(X))
+    assert compiled.cache_info()[:2] == (4, 2)
+    assert "from now on calls read `COUNT`, `RATE`" in compiled.explain().replace(
+        "`RATE`, `COUNT`", "`COUNT`, `RATE`"
+    )
+
+
+def sized(x):
+    return np.full(SIZE, RATE) * x[0]
+
+
+def test_numbers_whose_values_tracing_needs_stay_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def taken(x):
+        return x.sum(axis=SIZE - 3), "ab"[SIZE - 3], {3: 1, 4: 2}[SIZE]
+
+    compiled = dsl.jit(taken)
+    for size in (3, 4, 3, 4, 3):
+        monkeypatch.setitem(globals(), "SIZE", size)
+        got, expected = compiled(np.ones((2, 5))), taken(np.ones((2, 5)))
+        np.testing.assert_array_equal(got[0], expected[0])
+        assert got[1:] == expected[1:]
+    assert compiled.cache_info().entries == 2
+
+
+def test_sizes_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = dsl.jit(sized)
+    for size in (2, 5, 1, 0, 7, 7):
+        monkeypatch.setitem(globals(), "SIZE", size)
+        np.testing.assert_array_equal(compiled(X), sized(X))
+
+
+def test_kinds_of_numbers_that_change_too() -> None:
+    kept: Any = 1.0
+
+    def plus(x):
+        return x + kept
+
+    compiled = dsl.jit(plus)
+    for value in (
+        2.0,
+        3.0,
+        4,
+        5,
+        True,
+        False,
+        2 + 1j,
+        np.float32(3),
+        np.float32(0.1),
+        10**30,
+        np.int8(7),
+        -0.0,
+        np.nan,
+    ):
+        kept = value
+        got, expected = compiled(np.float32([1, 2])), plus(np.float32([1, 2]))
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_what_a_container_outside_holds_is_compared_as_before() -> None:
+    settings = {"rate": 1.0}
+
+    def read(x):
+        return x * settings["rate"] + max(settings.values())
+
+    compiled = dsl.jit(read)
+    for k in range(4):
+        settings["rate"] = 1.0 + k
+        np.testing.assert_array_equal(compiled(X), read(X))
+
+
+def test_derivatives_and_batches_read_them_as_they_are() -> None:
+    kept = 1.0
+
+    def energy(x):
+        return (x**2 * kept).sum()
+
+    slope, each = dsl.grad(energy), dsl.jit(dsl.vmap(lambda row: row * kept))
+    for value in (1.0, 2.0, 3.0, 5.0):
+        kept = value
+        np.testing.assert_allclose(slope(X), 2 * X * value)
+        np.testing.assert_allclose(each(np.stack([X, X])), np.stack([X, X]) * value)
+
+
+def test_in_branches_and_loops() -> None:
+    ball = Ball()
+
+    @dsl.jit
+    def program(x, n):
+        for i in range(n):
+            if x[i % 3] > ball.time:
+                x = x * ball.time + ball.steps
+        return x
+
+    def plain(x, n):
+        for i in range(n):
+            if x[i % 3] > ball.time:
+                x = x * ball.time + ball.steps
+        return x
+
+    for k in range(5):
+        ball.time, ball.steps = 0.5 * k - 1, k
+        np.testing.assert_allclose(program(X, 7), plain(X, 7))
+    assert program.cache_info().misses == 2
+
+
+def test_a_call_that_raises_leaves_them_as_they_were() -> None:
+    ball = Ball()
+
+    @dsl.jit
+    def step(x, i):
+        ball.steps += 1
+        return x[i] * ball.steps
+
+    for k in range(4):
+        assert step(X, 1) == 2.0 * (k + 1)
+    with pytest.raises(IndexError):
+        step(X, 7)
+    assert ball.steps == 4
+    assert step(X, 0) == 5.0
+
+
+def test_on_the_emulator_and_with_nans_looked_for() -> None:
+    kept = 1.0
+
+    def times(x):
+        return x * kept
+
+    on_gpu = dsl.jit(device="cuda-emulator:0")(times)
+    on_host = dsl.jit(times)
+    for value in (1.0, 2.0, 4.0):
+        kept = value
+        np.testing.assert_array_equal(np.asarray(on_gpu(X)), X * value)
+        with dsl.config.override(debug_nans=True):
+            np.testing.assert_array_equal(on_host(X), X * value)
+
+
+def test_many_threads_read_them() -> None:
+    balls = [Ball() for _ in range(4)]
+    turn = dsl.jit(lambda ball, x: x * ball.steps)
+    wrong: list[Any] = []
+
+    def work(ball: Ball) -> None:
+        for k in range(200):
+            ball.steps = k
+            if not np.array_equal(turn(ball, X), X * k):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(ball,)) for ball in balls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert turn.cache_info().entries <= 8
