@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import copy
+import types
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -1325,3 +1327,26 @@ def test_attributes_of_classes_change_in_branches_and_loops() -> None:
     for x in (np.arange(4.0), np.arange(9.0)):
         check_as_plain(program, x)
         assert (Shared.total, Shared.steps) == program(x)
+
+
+ASKED = {
+    "hasattr": lambda o, x: x * (2 if hasattr(o, "more") else 3),
+    "getattr": lambda o, x: x * getattr(o, "more", 5.0),
+    "vars": lambda o, x: x * len(vars(o)),
+    "values": lambda o, x: x * sum(v for v in vars(o).values() if isinstance(v, float)),
+    "dir": lambda o, x: x * len([name for name in dir(o) if name[0] != "_"]),
+    "copy": lambda o, x: x * copy.copy(o).rate + copy.copy(o).weights,
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_an_object_has_is_asked_at_each_call(name: str) -> None:
+    """What the graph depends on may change: an attribute that comes, goes or gets another value."""
+    plain = ASKED[name]
+    compiled = dsl.jit(plain)
+    o, x = types.SimpleNamespace(rate=2.0, weights=np.ones(3)), np.arange(3.0)
+    for change in ({}, {"rate": 3.0}, {"more": 4.0}, {"more": 6.0}, {"weights": np.full(3, 7.0)}):
+        vars(o).update(change)
+        np.testing.assert_array_equal(compiled(o, x), plain(o, x))
+    del o.more
+    np.testing.assert_array_equal(compiled(o, x), plain(o, x))

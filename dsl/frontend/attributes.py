@@ -7,6 +7,7 @@ it is undone there and becomes a result.
 from __future__ import annotations
 
 import builtins
+import copy
 import functools
 import operator
 import types
@@ -226,8 +227,58 @@ def _getattr(obj: Any, name: str, *default: Any) -> Any:
         return find_method(obj, name) if is_method else read_attribute(obj, name)
     except AttributeError:
         if default:
+            _note_presence(obj, name)
             return default[0]
         raise
+
+
+def _hasattr(obj: Any, name: str) -> bool:
+    _note_presence(obj, name)
+    return hasattr(obj, name)
+
+
+def _note_presence(obj: Any, name: str) -> None:
+    """Guard whether an object from outside has an attribute."""
+    trace = current_trace()
+    if trace is not None and id(obj) in trace.outside and not _is_ours(trace, obj, name):
+        from_outside(_Presence(obj), name, hasattr(obj, name))
+
+
+class _Presence:
+    """Tells of any attribute whether an object has it, as `look_up` asks."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        object.__setattr__(self, "held", held)
+
+    def __getattribute__(self, name: str) -> bool:
+        return hasattr(object.__getattribute__(self, "held"), name)
+
+
+def _vars(obj: Any) -> Any:
+    return read_attribute(obj, "__dict__")
+
+
+def _dir(obj: Any) -> list[str]:
+    _note_all(obj)
+    return dir(obj)
+
+
+def _copied(obj: Any) -> Any:
+    _note_all(obj)
+    return copy.copy(obj)
+
+
+def _note_all(obj: Any) -> None:
+    """Guard all attributes of an object from outside, and make arrays among them inputs."""
+    trace = current_trace()
+    held = getattr(obj, "__dict__", None)
+    if trace is not None and id(obj) in trace.outside and isinstance(held, dict):
+        from_outside(obj, "__dict__", held)
+        for name, value in held.items():
+            if isinstance(value, np.ndarray):
+                from_outside(obj, name, value)
 
 
 def _attributes(getter: Any, obj: Any) -> Any:
@@ -246,6 +297,6 @@ def _call_method(caller: Any, obj: Any) -> Any:
 
 BUILTINS.update({
     builtins.getattr: _getattr, builtins.setattr: set_attribute, builtins.delattr: delete_attribute,
-    object.__setattr__: _set_plainly,
+    object.__setattr__: _set_plainly, builtins.hasattr: _hasattr, builtins.vars: _vars, builtins.dir: _dir, copy.copy: _copied,
 })  # fmt: skip
 CALLED.update({operator.attrgetter: _attributes, operator.methodcaller: _call_method})

@@ -43,7 +43,12 @@ __all__ = ["MUTATORS", "convert", "is_converted", "is_generated", "refuse_genera
 RT = "dsl__"
 _converted: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
 _generated: CodeTable[None] = CodeTable()
-_UNTOUCHED_CALLS = {"super", "locals", "globals", "vars"}
+
+
+def _looks_at_its_frame(node: ast.Call) -> bool:
+    """Tell whether a call is about the function that it stands in."""
+    name = getattr(node.func, "id", "")
+    return name in ("super", "locals", "globals") or (name == "vars" and not node.args)
 
 
 def is_converted(fn: types.FunctionType) -> bool:
@@ -716,7 +721,7 @@ class _Rewriter(ast.NodeTransformer):
     # -- expressions ---------------------------------------------------------------------------------------------
 
     def visit_Call(self, node: ast.Call) -> Any:
-        if isinstance(node.func, ast.Name) and node.func.id in _UNTOUCHED_CALLS:
+        if _looks_at_its_frame(node):
             return self.generic_visit(node)
         if is_quantified(node) and hasattr(node.args[0], LOOP) and hasattr(node.args[0], ALL_OF):
             return ast.copy_location(self._quantified(node), node)
