@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import types
-from collections import deque
+from collections import ChainMap, UserDict, deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -1350,3 +1350,79 @@ def test_what_an_object_has_is_asked_at_each_call(name: str) -> None:
         np.testing.assert_array_equal(compiled(o, x), plain(o, x))
     del o.more
     np.testing.assert_array_equal(compiled(o, x), plain(o, x))
+
+
+class Strategy:
+    """Has what functions ask it for: methods, operators, functions and containers among its attributes."""
+
+    scale = 2.0
+
+    def __init__(self, weight: float) -> None:
+        self.weight, self.table, self.act, self.acts = weight, [1.0, 2.0], np.tanh, [np.tanh]
+
+    def move(self, x):
+        return x + self.weight
+
+    def __getitem__(self, k):
+        return self.table[k]
+
+    def __eq__(self, other):
+        return self.weight == other.weight
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def scaled(cls, x):
+        return x * cls.scale
+
+
+OTHER = Strategy(5.0)
+CHANGES: dict[str, tuple[Any, Any]] = {
+    "a function among the attributes": (lambda s, x: s.act(x), lambda s: setattr(s, "act", np.sin)),
+    "a function in a list": (lambda s, x: s.acts[0](x), lambda s: s.acts.__setitem__(0, np.sin)),
+    "a method of its own": (lambda s, x: s.move(x), lambda s: setattr(s, "move", lambda x: x * 9)),
+    "an item": (lambda s, x: x * s[0], lambda s: setattr(s, "table", [7.0])),
+    "an equal object": (lambda s, x: x * (1 if s == OTHER else 2), lambda s: setattr(s, "weight", 5.0)),
+    "an equal object among others": (
+        lambda s, x: x * (1 if s in [OTHER] else 2), lambda s: setattr(s, "weight", 5.0)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_of_an_object_are_seen(name: str) -> None:
+    plain, change = CHANGES[name]
+    compiled, s, x = dsl.jit(plain), Strategy(1.0), np.arange(3.0)
+    for _ in range(3):
+        np.testing.assert_allclose(compiled(s, x), plain(s, x))
+    change(s)
+    for _ in range(3):
+        np.testing.assert_allclose(compiled(s, x), plain(s, x))
+    assert compiled.cache_info().misses == 2
+
+
+def test_changes_of_a_class_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, x = Strategy(1.0), np.arange(3.0)
+    moved, scaled = dsl.jit(lambda s, x: s.move(x)), dsl.jit(lambda s, x: s.scaled(x))
+    for _ in range(2):
+        np.testing.assert_array_equal(moved(s, x), s.move(x))
+        np.testing.assert_array_equal(scaled(s, x), s.scaled(x))
+    monkeypatch.setattr(Strategy, "move", lambda self, x: x * 55)
+    monkeypatch.setattr(Strategy, "scale", 7.0)
+    np.testing.assert_array_equal(moved(s, x), x * 55)
+    np.testing.assert_array_equal(scaled(s, x), x * 7)
+
+
+@pytest.mark.parametrize("kind", [UserDict, ChainMap, types.MappingProxyType])
+def test_mappings_outside_hold_arrays_and_numbers(kind: Any) -> None:
+    held = {"w": np.ones(3), "rate": 2.0}
+    mapping, x = kind(held), np.arange(3.0)
+    held = mapping.data if kind is UserDict else held
+
+    def plain(x):
+        return x * mapping["w"] * mapping["rate"]
+
+    compiled = dsl.jit(plain)
+    for k in range(4):
+        held.update(w=np.full(3, 1.0 + k), rate=3.0 * k)
+        np.testing.assert_array_equal(compiled(x), plain(x))

@@ -76,13 +76,17 @@ def read_attribute(obj: Any, name: str) -> Any:
     if trace is None or isinstance(obj, Traced):
         return value
     note_reading(obj)
-    if isinstance(value, np.ndarray) or (
-        id(obj) in trace.outside and not _is_ours(trace, obj, name)
-    ):
+    is_outside = id(obj) in trace.outside or (isinstance(obj, type) and _is_held(obj, name, value))
+    if isinstance(value, np.ndarray) or (is_outside and not _is_ours(trace, obj, name)):
         return from_outside(obj, name, value)
     if is_mutable(value) and name not in getattr(obj, "__dict__", {}):
         return _of_class(obj, name, value)
     return value
+
+
+def _is_held(cls: type, name: str, value: Any) -> bool:
+    """Tell whether a class of the user's holds what was read of it, which may change between calls."""
+    return is_users(cls) and declared(cls, name) is value
 
 
 def _is_ours(trace: Trace, obj: Any, name: str) -> bool:
@@ -149,6 +153,21 @@ def find_method(obj: Any, name: str) -> Any:
     found = declared(type(obj), name)
     if isinstance(found, (property, functools.cached_property)) or own_method(found, "__get__"):
         return read_attribute(obj, name)
+    trace = current_trace()
+    if trace is not None and id(obj) in trace.outside and is_users(type(obj)):
+        return _method_outside(trace, obj, name, found)
+    return getattr(obj, name)
+
+
+def _method_outside(trace: Trace, obj: Any, name: str, found: Any) -> Any:
+    """Return a method of an object from outside; calls ask whether it is still the one of its class, if it was."""
+    own = getattr(obj, "__dict__", None)
+    if isinstance(own, dict) and not _is_ours(trace, obj, name):
+        if name in own:
+            return read_attribute(obj, name)
+        from_outside(own, name, None)
+    if isinstance(found, types.FunctionType):
+        from_outside(type(obj), name, found)
     return getattr(obj, name)
 
 

@@ -190,4 +190,7 @@ def _contains(items: Any, item: Any) -> Any:
         return functools.reduce(
             operator.or_, [other == item for other in items], constant(False, kind=Kind.PYTHON)
         )
+    if isinstance(items, (list, tuple)) and any(own_method(x, "__eq__") for x in (item, *items)):
+        equal = [True if other is item else compare_two("Eq", other, item) for other in items]
+        return functools.reduce(operator.or_, map(truth, equal), False)
     return item in items

@@ -122,6 +122,16 @@ def _function_at(frame: Any) -> str:
     return own
 
 
+@dataclass(frozen=True)
+class Item:
+    """The key of what a mapping other than a dict holds: `look_up` asks for `holder[key]`."""
+
+    key: Any
+
+    def __str__(self) -> str:
+        return f"[{self.key!r}]"
+
+
 @dataclass(eq=False)
 class Capture:
     """An array or number from outside the function: where it is read from at each call, and its handle in the trace.

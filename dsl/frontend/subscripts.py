@@ -6,6 +6,7 @@ once it is changed so; a traced key of a dict is refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.library import has_traced
 from dsl.frontend.operators import augmented
 from dsl.frontend.optional import TracedOptional, unwrap
-from dsl.frontend.scopes import current_trace, here
+from dsl.frontend.scopes import Item, current_trace, here
 from dsl.frontend.sequences import chosen_from
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, lift
 from dsl.frontend.trees import Forward, forwarded
@@ -57,11 +58,18 @@ def get_item(obj: Any, key: Any) -> Any:
     own = own_method(obj, "__getitem__")
     value = call(own, obj, key) if own is not None else forwarded(obj[key])
     trace = current_trace()
-    if trace is not None and id(obj) in trace.outside and isinstance(key, (int, str)):
-        return from_outside(obj, key, value)
-    if isinstance(value, np.ndarray) and trace is not None:
-        return from_outside(obj, key, value) if isinstance(key, (int, str)) else lift(value)
-    return value
+    if trace is None:
+        return value
+    is_array, is_outside = isinstance(value, np.ndarray), id(obj) in trace.outside
+    if isinstance(key, (int, str)):
+        if isinstance(obj, _PLAIN) and (is_outside or is_array):
+            return from_outside(obj, key, value)
+        if isinstance(obj, Mapping) and is_outside and own is None:
+            return from_outside(obj, Item(key), value)
+    return lift(value) if is_array else value
+
+
+_PLAIN = (list, tuple, dict, str, bytes, range)
 
 
 def set_item(obj: Any, key: Any, value: Any) -> None:

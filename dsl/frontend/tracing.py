@@ -23,6 +23,7 @@ from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.order import argument_strides, memory_order
 from dsl.frontend.scopes import (
     Capture,
+    Item,
     Storage,
     Trace,
     current_scope,
@@ -335,9 +336,9 @@ def look_up(holder: Any, key: Any) -> Any:
             return holder.cell_contents
         except ValueError:
             return None
-    if isinstance(holder, (dict, list, tuple, str, bytes, range)):
+    if isinstance(key, Item) or isinstance(holder, (dict, list, tuple, str, bytes, range)):
         try:
-            return holder[key]
+            return holder[key.key if isinstance(key, Item) else key]
         except (KeyError, IndexError):
             return None
     return getattr(holder, key, None)

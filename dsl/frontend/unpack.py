@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dsl.frontend.scopes import Item
 from dsl.frontend.signature import Same
 from dsl.frontend.state import refill, setter_of
 from dsl.frontend.tracing import TracedFunction, look_up
@@ -82,7 +83,7 @@ class _Source:
             return f"{self.held(holder)}.cell_contents"
         if type(holder) is dict:
             return f"{self.held(holder.get)}({self.key(key)})"
-        if isinstance(holder, (dict, list, tuple, str, bytes, range)):
+        if isinstance(key, Item) or isinstance(holder, (dict, list, tuple, str, bytes, range)):
             return f"{_OWN}look_up({self.held(holder)}, {self.key(key)})"
         return f"{_OWN}getattr({self.held(holder)}, {self.key(key)}, None)"
 
