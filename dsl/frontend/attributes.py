@@ -76,17 +76,23 @@ def read_attribute(obj: Any, name: str) -> Any:
     if trace is None or isinstance(obj, Traced):
         return value
     note_reading(obj)
-    is_outside = id(obj) in trace.outside or (isinstance(obj, type) and _is_held(obj, name, value))
+    is_outside = id(obj) in trace.outside or _is_variable(obj, name, value)
     if isinstance(value, np.ndarray) or (is_outside and not _is_ours(trace, obj, name)):
-        return from_outside(obj, name, value)
+        # `look_up` takes the key of a dict for that of an item.
+        holder = (
+            vars(obj) if isinstance(obj, dict) and name in getattr(obj, "__dict__", ()) else obj
+        )
+        return from_outside(holder, name, value)
     if is_mutable(value) and name not in getattr(obj, "__dict__", {}):
         return _of_class(obj, name, value)
     return value
 
 
-def _is_held(cls: type, name: str, value: Any) -> bool:
-    """Tell whether a class of the user's holds what was read of it, which may change between calls."""
-    return is_users(cls) and declared(cls, name) is value
+def _is_variable(obj: Any, name: str, value: Any) -> bool:
+    """Tell whether a module or a class of the user's holds what was read of it, which may change between calls."""
+    if isinstance(obj, types.ModuleType):
+        return is_users(obj)
+    return isinstance(obj, type) and is_users(obj) and declared(obj, name) is value
 
 
 def _is_ours(trace: Trace, obj: Any, name: str) -> bool:
@@ -154,6 +160,8 @@ def find_method(obj: Any, name: str) -> Any:
     if isinstance(found, (property, functools.cached_property)) or own_method(found, "__get__"):
         return read_attribute(obj, name)
     trace = current_trace()
+    if isinstance(obj, types.ModuleType) and is_users(obj):
+        return read_attribute(obj, name)
     if trace is not None and id(obj) in trace.outside and is_users(type(obj)):
         return _method_outside(trace, obj, name, found)
     return getattr(obj, name)

@@ -23,7 +23,7 @@ from dsl.frontend import formatting
 from dsl.frontend.accesses import noting
 from dsl.frontend.array_likes import as_arrays, as_blocks, has_array
 from dsl.frontend.branches import is_missing
-from dsl.frontend.captures import adopt, from_outside, watched
+from dsl.frontend.captures import adopt, arrays_of, from_outside, watched
 from dsl.frontend.choices import note_reading
 from dsl.frontend.convert import convert, is_converted
 from dsl.frontend.iterators import as_cursor, rest_of
@@ -111,6 +111,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
     if meaning is not None:
+        args = tuple(map(watched, args))
         args = as_blocks(args) if fn is np.block else as_arrays(args)
         kwargs = {name: as_arrays(value) for name, value in kwargs.items()}
         if fn in CREATORS or has_traced(args) or has_traced(kwargs) or has_array(args):
@@ -121,6 +122,8 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, types.FunctionType):
         return _call_function(fn, args, kwargs)
     if isinstance(fn, types.MethodType) and not isinstance(fn.__self__, Traced):
+        if id(fn) in (outside := the_trace().outside):
+            outside.setdefault(id(fn.__self__), fn.__self__)
         return call(fn.__func__, fn.__self__, *args, **kwargs)
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
@@ -201,7 +204,11 @@ def _call_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
 
 
 def _watch_defaults(fn: types.FunctionType) -> None:
-    """Remember the lists and dicts that are defaults of a function from outside, which are there at every call."""
+    """Remember the defaults of a function from outside, and the lists and dicts among them, which are there at every call."""
+    if id(fn) in the_trace().outside:
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(fn, name):
+                from_outside(fn, name, getattr(fn, name))
     for holder in (fn.__defaults__ or (), fn.__kwdefaults__ or {}):
         for key, item in holder.items() if isinstance(holder, dict) else enumerate(holder):
             if is_mutable(item):
@@ -231,7 +238,26 @@ def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
                 raise unsupported(fn) from None
         result = fn(*args, **kwargs)
         return result if is_converted(fn) or package_of(fn) == "dsl" else adopt(result)
+    args, kwargs = _with_default_arrays(fn, args, kwargs)
     return converted(fn)(*args, **kwargs)
+
+
+def _with_default_arrays(fn: types.FunctionType, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return the arguments with arrays among the defaults, which are inputs, where a call leaves them out."""
+    held = (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
+    if not any(isinstance(item, np.ndarray) for item in held):
+        return args, kwargs
+    try:
+        bound = inspect.signature(fn, follow_wrapped=False).bind(*args, **kwargs)
+    except TypeError:  # which the call raises, too
+        return args, kwargs
+    left = [name for name in bound.signature.parameters if name not in bound.arguments]
+    bound.apply_defaults()
+    for name in left:
+        item = bound.arguments[name]
+        if isinstance(item, np.ndarray):
+            bound.arguments[name] = lift(item)
+    return bound.args, bound.kwargs
 
 
 _STATISTICS = {
@@ -345,12 +371,31 @@ def _derive_finish(cls: Any, obj: Any) -> None:
     object.__setattr__(obj, "__class__", derived)
 
 
+_DICT_READERS = ("get", "values", "items", "copy")
+
+
+def _read_dict(held: dict[Any, Any], name: str, args: Any) -> Any:
+    """Call a method of a dict from outside."""
+    if name == "get" and len(args) in (1, 2):
+        key, default = (*args, None)[:2]
+        return from_outside(held, key, held[key]) if key in held else default
+    return getattr(arrays_of(held), name)(*args)
+
+
+def _call_partial(fn: functools.partial[Any], args: Any, kwargs: Any) -> Any:
+    given, named = fn.args, fn.keywords
+    if id(fn) in the_trace().outside:
+        given = tuple(from_outside(given, k, item) for k, item in enumerate(given))
+        named = arrays_of(from_outside(fn, "keywords", named))
+    return call(fn.func, *given, *args, **{**named, **kwargs})
+
+
 # -- other objects ------------------------------------------------------------------------------------------------
 
 
 def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(fn, functools.partial):
-        return call(fn.func, *fn.args, *args, **{**fn.keywords, **kwargs})
+        return _call_partial(fn, args, kwargs)
     if type(fn) in CALLED:
         return CALLED[type(fn)](fn, *args, **kwargs)
     inner = getattr(type(fn), "dsl_inline", None)
@@ -370,6 +415,12 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
         return LIST_METHODS[fn.__name__](owner, *args, **kwargs)
     if type(owner) is list and fn.__name__ in LIST_METHODS and has_traced([owner, args]):
         return LIST_METHODS[fn.__name__](owner, *args, **kwargs)
+    if (
+        isinstance(owner, dict)
+        and id(owner) in the_trace().outside
+        and fn.__name__ in _DICT_READERS
+    ):
+        return _read_dict(owner, fn.__name__, args)
     if isinstance(owner, str) and fn.__name__ == "join" and len(args) == 1:
         args = (list(args[0]),)
     if isinstance(owner, str) and formatting.has_text_values((*args, *kwargs.values())):

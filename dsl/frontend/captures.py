@@ -19,14 +19,23 @@ import numpy as np
 from dsl.errors import LeakError
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
-from dsl.frontend.scopes import Capture, Storage, Trace, current_trace
+from dsl.frontend.scopes import CAPTURE, Capture, Storage, Trace, current_trace
 from dsl.frontend.signature import describe, is_number
 from dsl.frontend.traced import Kind, Traced, constant, supported_dtype
 from dsl.frontend.trees import forwarded
+from dsl.frontend.user_code import is_users
 from dsl.ir.location import Location
 from dsl.ir.types import TensorType
 
-__all__ = ["adopt", "capture", "from_outside", "put_originals_back", "refuse_leaks", "watched"]
+__all__ = [
+    "adopt",
+    "arrays_of",
+    "capture",
+    "from_outside",
+    "put_originals_back",
+    "refuse_leaks",
+    "watched",
+]
 
 
 def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
@@ -80,7 +89,7 @@ def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) ->
         return value
     if isinstance(value, np.ndarray):
         return capture(holder, key, value)
-    if isinstance(holder, types.ModuleType):
+    if isinstance(holder, types.ModuleType) and not is_users(holder):
         return value
     guard = (id(holder), key)
     if guard in trace.loose and (number := _capture_number(holder, key, value)) is not None:
@@ -88,9 +97,32 @@ def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) ->
     if guard not in trace.guards:
         trace.guards[guard] = (holder, key, value)
     trace.outside.setdefault(id(value), value)
+    _note_arrays(trace, value)
     if earlier or id(holder) in trace.originals:
         _note_earlier(trace, value)
     return value
+
+
+def _note_arrays(trace: Trace, held: Any, depth: int = 4) -> None:
+    """Remember where arrays in a container outside lie: what Python takes out of it by itself is an input, too."""
+    if not depth or not isinstance(held, (list, tuple, dict, collections.deque)):
+        return
+    for key, item in held.items() if isinstance(held, dict) else enumerate(held):
+        if _is_numeric(item):
+            trace.lying.setdefault(id(item), (held, key, item))
+        else:
+            _note_arrays(trace, item, depth - 1)
+
+
+def arrays_of(held: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a dict from outside with the arrays in it captured."""
+    return {
+        key: capture(held, key, item) if _is_numeric(item) else item for key, item in held.items()
+    }
+
+
+def _is_numeric(item: Any) -> bool:
+    return isinstance(item, np.ndarray) and item.dtype.kind in "biufcV"
 
 
 def _note_earlier(trace: Trace, value: Any) -> None:
@@ -101,6 +133,7 @@ def _note_earlier(trace: Trace, value: Any) -> None:
 
 
 _CONTAINERS = (list, dict, set, collections.deque)
+CAPTURE.append(capture)
 
 
 def refuse_leaks(trace: Trace) -> None:
@@ -137,9 +170,10 @@ def _traced_in(item: Any, depth: int) -> Iterator[Traced]:
 
 
 def watched(items: Any) -> Any:
-    """Take the items of a list or tuple from outside as what they are: captured arrays and guarded objects."""
+    """Take the items of a list, tuple or deque from outside as what they are: captured arrays and guarded objects."""
     trace, items = current_trace(), forwarded(items)
-    if trace is None or id(items) not in trace.outside or not isinstance(items, (list, tuple)):
+    in_order = isinstance(items, (list, tuple, collections.deque))
+    if trace is None or not in_order or id(items) not in trace.outside:
         return items
     return [from_outside(items, k, item) for k, item in enumerate(items)]
 

@@ -591,6 +591,9 @@ class Trace:
             tuple[int, Any]
         ] = ()  # where numbers outside are that change from call to call
         self.by_array: dict[int, Any] = {}
+        self.lying: dict[
+            int, tuple[Any, Any, np.ndarray]
+        ] = {}  # arrays in containers outside, and where
         self.guards: dict[tuple[int, Any], tuple[Any, Any, Any]] = {}
         self.hints: dict[Any, Any] = {}
         self.concrete: dict[Value, Any] = {}
@@ -673,7 +676,8 @@ class Trace:
 
     def embedded(self, array: np.ndarray) -> Any:
         """Return the handle of an array that code uses as a constant, or None to put its numbers into the graph."""
-        return None
+        place = self.lying.get(id(array))
+        return None if place is None else CAPTURE[0](*place)
 
     @contextmanager
     def calling(self, fn: Any) -> Iterator[None]:
@@ -753,6 +757,9 @@ def device_of_calls() -> str | None:
     """Return the device of the innermost `calls_on`."""
     return _calls_on.get()
 
+
+CAPTURE: list[Callable[[Any, Any, np.ndarray], Any]] = []
+"""Makes an array outside an input; see `captures`."""
 
 LISTENERS: list[Callable[[int], None]] = []
 """Told 1 when a trace, or a block of `calls_on`, begins and -1 when it ends."""

@@ -6,6 +6,7 @@ once it is changed so; a traced key of a dict is refused.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,7 +70,7 @@ def get_item(obj: Any, key: Any) -> Any:
     return lift(value) if is_array else value
 
 
-_PLAIN = (list, tuple, dict, str, bytes, range)
+_PLAIN = (list, tuple, dict, str, bytes, range, deque)
 
 
 def set_item(obj: Any, key: Any, value: Any) -> None:

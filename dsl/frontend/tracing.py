@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
 from collections.abc import Callable, Container
@@ -127,7 +128,7 @@ class TracedFunction:
             found = look_up(holder, key)
             if found is not expected and not _same(found, expected):
                 return f"`{key}` changed from {expected!r} to {found!r}"
-            if contents is not None and _contents(found) != contents:
+            if contents is not None and contents_of(found) != contents:
                 return f"the contents of `{key}` changed"
         for item in self.captures:
             found = look_up(item.holder, item.key)
@@ -336,7 +337,9 @@ def look_up(holder: Any, key: Any) -> Any:
             return holder.cell_contents
         except ValueError:
             return None
-    if isinstance(key, Item) or isinstance(holder, (dict, list, tuple, str, bytes, range)):
+    kinds = (list, tuple, str, bytes, range, collections.deque)
+    in_order = isinstance(holder, kinds) and not isinstance(key, str)
+    if in_order or isinstance(key, Item) or isinstance(holder, dict):
         try:
             return holder[key.key if isinstance(key, Item) else key]
         except (KeyError, IndexError):
@@ -344,23 +347,25 @@ def look_up(holder: Any, key: Any) -> Any:
     return getattr(holder, key, None)
 
 
-def _contents(found: Any, depth: int = 4) -> Any:
+def contents_of(found: Any, depth: int = 4) -> Any:
     """Describe what is in a container from outside, as far as a trace may depend on it; None for other objects."""
-    if isinstance(found, (list, dict)) and depth:
+    if isinstance(found, (list, dict, collections.deque)) and depth:
         items = found.items() if isinstance(found, dict) else enumerate(found)
         return type(found), [(key, _item(item, depth - 1)) for key, item in items]
-    return None
+    if isinstance(found, set):
+        return type(found), frozenset((type(item), item) for item in found)
+    return (bytearray, bytes(found)) if isinstance(found, bytearray) else None
 
 
 def _item(item: Any, depth: int) -> Any:
     if isinstance(item, np.ndarray):
         return item.dtype, item.shape  # arrays are inputs
-    return _contents(item, depth) or Same(item)
+    return contents_of(item, depth) or Same(item)
 
 
 def _is_watched(holder: Any) -> bool:
     """Tell whether an object is a container that is compared as a whole, other than a module's variables."""
-    return isinstance(holder, (list, tuple)) or (
+    return isinstance(holder, (list, tuple, collections.deque)) or (
         isinstance(holder, dict) and "__builtins__" not in holder
     )
 
@@ -623,7 +628,7 @@ def _finish(
     if len(trace.scopes) != 1:
         raise InternalError("a region was left open while tracing", location=None)
     captures = sorted(trace.captures.values(), key=lambda c: c.storage.origin or 0)
-    guards = [(*guard, _contents(guard[2])) for guard in trace.guards.values()]
+    guards = [(*guard, contents_of(guard[2])) for guard in trace.guards.values()]
     made = TracedFunction(
         graph,
         inputs,

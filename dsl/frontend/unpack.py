@@ -19,7 +19,7 @@ import numpy as np
 from dsl.frontend.scopes import Item
 from dsl.frontend.signature import Same
 from dsl.frontend.state import refill, setter_of
-from dsl.frontend.tracing import TracedFunction, look_up
+from dsl.frontend.tracing import TracedFunction, contents_of, look_up
 from dsl.frontend.trees import Structure
 from dsl.ir.sameness import Exact
 
@@ -33,7 +33,7 @@ _OWN = "_dsl_"
 _SPACE = {
     f"{_OWN}{name}": item
     for name, item in {
-        "type": type, "len": len, "getattr": getattr, "look_up": look_up, "refill": refill,
+        "type": type, "len": len, "getattr": getattr, "look_up": look_up, "contents_of": contents_of, "refill": refill,
         "NotImplemented": NotImplemented,
         "missing": (KeyError, IndexError, AttributeError, ValueError),
     }.items()
@@ -83,13 +83,16 @@ class _Source:
             return f"{self.held(holder)}.cell_contents"
         if type(holder) is dict:
             return f"{self.held(holder.get)}({self.key(key)})"
-        if isinstance(key, Item) or isinstance(holder, (dict, list, tuple, str, bytes, range)):
+        if isinstance(key, Item) or not isinstance(key, str) or isinstance(holder, dict):
             return f"{_OWN}look_up({self.held(holder)}, {self.key(key)})"
         return f"{_OWN}getattr({self.held(holder)}, {self.key(key)}, None)"
 
-    def watch(self, name: str, contents: tuple[Any, list[tuple[Any, Any]]]) -> None:
-        """Go the long way unless a list or dict from outside holds what it held: see `tracing._contents`."""
+    def watch(self, name: str, contents: tuple[Any, Any]) -> None:
+        """Go the long way unless a container from outside holds what it held: see `tracing.contents_of`."""
         kind, items = contents
+        if not isinstance(items, list):
+            self.require(f"{_OWN}contents_of({name}) == {self.held(contents)}")
+            return
         keys = self.held([key for key, _ in items])
         same = (
             f"[*{name}] == {keys}"
@@ -260,7 +263,7 @@ def unpacker(
 
 def _items(contents: Any) -> int:
     """Return how many things a container from outside holds, and those in it."""
-    if not isinstance(contents, tuple) or isinstance(contents[0], np.dtype):
+    if not isinstance(contents, tuple) or not isinstance(contents[1], list):
         return 1
     return sum(_items(item) for _, item in contents[1])
 

@@ -36,13 +36,14 @@ _NOT_CONVERTED -= {"__main__", "this", "antigravity"}
 
 
 def is_users(fn: Any) -> bool:
-    """Tell whether a function or a class is the user's, by the package that it is in."""
+    """Tell whether a function, a class or a module is the user's, by the package that it is in."""
     return package_of(fn) not in _NOT_CONVERTED
 
 
 def package_of(fn: Any) -> str:
-    """Return the name of the package that a function or a class is in."""
-    return (getattr(fn, "__module__", None) or "").split(".")[0]
+    """Return the name of the package that a function, a class or a module is in."""
+    named = fn.__name__ if isinstance(fn, types.ModuleType) else getattr(fn, "__module__", None)
+    return (named or "").split(".")[0]
 
 
 def is_traced_code(fn: types.FunctionType, args: Any) -> bool:
