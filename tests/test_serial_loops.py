@@ -435,6 +435,19 @@ def test_what_becomes_the_best_so_far_is_a_branch_and_not_a_choice(
         assert ('asm sideeffect ""' in compiled.ir(x, stage="llvm")) == rare
 
 
+@pytest.mark.parametrize(
+    ("program", "at_once"), [(place_of_largest, True), (place_of_least, True), (pivot, True), (filled, False)]
+)  # fmt: skip
+def test_a_search_for_the_best_makes_several_trips_between_two_looks_at_its_end(
+    program: Any, at_once: bool
+) -> None:
+    compiled = dsl.jit(program, dynamic=True)
+    for size in (*range(1, 15), 299, 300):
+        x = SIGNED[:size]
+        assert compiled(x) == program(x)
+    assert ("llvm.loop.unroll.count" in compiled.ir(SIGNED, stage="llvm")) == at_once
+
+
 # --- Loops over bits ------------------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ class Emitted(NamedTuple):
     gathers: bool
     far: bool
     recurs: bool
-    masked: bool
+    unrolled: bool
     steady: bool
     errors: list[ErrorSite]
     callbacks: list[Node]
@@ -87,7 +87,7 @@ class Emission:
         told = program.errors, program.callbacks, program.report, sites
         as_written = module.as_written and not link
         near = module.gathers, module.far, program.touched.recurs
-        ways = as_written, *near, module.masked, module.steady
+        ways = as_written, *near, module.unrolled, module.steady
         return Emitted(text, link, *ways, *told, is_long=module.is_long)
 
     def _program(self, in_place: bool) -> Program:

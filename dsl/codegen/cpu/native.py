@@ -227,7 +227,7 @@ def _flags(emission: Emission) -> tuple[str, ...]:
         straight = module.as_written and not any(node.regions for node in emission.graph.nodes)
         if straight and not any(choice in module.text for choice in _CHOICES):
             far = (jit.BRANCHES,)  # there are no conditional moves to keep: nothing has to be switched
-        more = (jit.STRAIGHT,) if straight else (jit.UNROLL,) if module.masked else ()
+        more = (jit.STRAIGHT,) if straight else (jit.UNROLL,) if module.unrolled else ()
         return (jit.AS_WRITTEN, *far, *more)
     once = (jit.SPLIT,) if module.steady else ()
     found = (*far, *(("no-slp",) if module.recurs else ()), *once)
