@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from typing import Any
 
@@ -446,6 +447,38 @@ def test_a_search_for_the_best_makes_several_trips_between_two_looks_at_its_end(
         x = SIGNED[:size]
         assert compiled(x) == program(x)
     assert ("llvm.loop.unroll.count" in compiled.ir(SIGNED, stage="llvm")) == at_once
+
+
+def logarithms(x):
+    out = np.zeros(len(x))
+    for i in range(len(x)):
+        out[i] = math.log(x[i])
+    return out
+
+
+def exponentials(x):
+    out = np.zeros(len(x))
+    for i in range(len(x)):
+        out[i] = math.exp(x[i])
+    return out
+
+
+def entropies(x):
+    out = np.zeros(len(x))
+    for i in range(len(x)):
+        for k in range(5):
+            out[i] += math.log(x[i] + k)
+    return out
+
+
+@pytest.mark.parametrize(("program", "single"), [(logarithms, True), (exponentials, False), (entropies, True)])  # fmt: skip
+def test_functions_in_trips_that_may_raise_are_those_of_single_numbers(
+    program: Any, single: bool
+) -> None:
+    x = np.random.default_rng(0).random(300)
+    compiled = dsl.jit(program)
+    np.testing.assert_allclose(compiled(x), program(x), rtol=1e-14)
+    assert ("nobuiltin" in compiled.ir(x, stage="llvm")) == single
 
 
 # --- Loops over bits ------------------------------------------------------------------------------------------------
