@@ -11,6 +11,7 @@ Halves are left alone, whose sums are rounded once.
 
 from __future__ import annotations
 
+from dsl.ir.dims import DimLike
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.rewrite import Rewriter, rebuild
 from dsl.ir.types import is_inexact, size_of
@@ -20,6 +21,7 @@ __all__ = ["reduce_rows_first"]
 _OPS = frozenset(("sum", "prod", "max", "min", "any", "all"))
 _SUMS = frozenset(("sum", "prod"))
 _FEW = 8  # rows for a number, of which some are next to each other in any order
+_SMALL = 1 << 15  # elements of an array, which is in the first or second cache
 
 
 def reduce_rows_first(graph: Graph) -> Graph:
@@ -36,10 +38,15 @@ def _rewritten(builder: Rewriter, node: Node) -> list[Value] | None:
     if not last or not before or _is_rounded(node):
         return None
     rows = size_of(tuple(x.shape[axis] for axis in before))
-    if isinstance(rows, int) and rows < _FEW:
+    if _is_below(rows, _FEW) or _is_below(size_of(x.shape), _SMALL):
         return None
     inner = builder.node(node.op, (x,), {**node.attrs, "axes": last}, loc=node.loc).output
     return [builder.node(node.op, (inner,), {**node.attrs, "axes": before}, loc=node.loc).output]
+
+
+def _is_below(size: DimLike, least: int) -> bool:
+    """Tell whether a size is known to be so small that one kernel more to compile does not pay."""
+    return isinstance(size, int) and size < least
 
 
 def _trailing(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
