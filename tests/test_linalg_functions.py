@@ -490,3 +490,34 @@ def test_triangles_whose_sizes_are_known_when_they_are_there() -> None:
         np.testing.assert_allclose(a @ f(a, b), b, rtol=1e-10, atol=1e-12)
     with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
         f(np.zeros((2, 2)), np.ones((2, 1)))
+
+
+@pytest.mark.parametrize("size", [3, 8, 16, 24, 33])
+def test_stacks_of_matrices_are_shared_among_threads(size: int) -> None:
+    """Each thread has a flag of its own for what LAPACK cannot do."""
+    rng = np.random.default_rng(size)
+    x = rng.random((3, 20, size, size)) + size * np.eye(size)
+    y, s = rng.random((3, 20, size, 2)), x + x.mT
+    programs = [
+        (np.linalg.solve, (x, y)), (np.linalg.solve, (x[:1], y)), (np.linalg.inv, (x,)), (np.linalg.det, (x,)),
+        (np.linalg.cholesky, (s,)), (np.linalg.eigvalsh, (s,)), (lambda s: np.linalg.eigh(s)[1] ** 2, (s,)),
+        (lambda x: np.linalg.svd(x)[1], (x,)), (lambda x: np.linalg.svd(x[..., :-1], full_matrices=False)[0] ** 2, (x,)),
+    ]  # fmt: skip
+    for program, args in programs:
+        compiled = dsl.jit(program)
+        with dsl.num_threads(1):
+            one = compiled(*args)
+        with dsl.num_threads(3):
+            assert compiled(*args).tobytes() == one.tobytes()
+        np.testing.assert_allclose(one, program(*args), rtol=1e-10, atol=1e-12)
+    for where in [(0, 0), (1, 7), (2, 19)]:
+        z = x.copy()
+        z[where] = 0
+        for name, args in (("solve", (z, y)), ("inv", (z,)), ("cholesky", (z - 1,))):
+            compiled = dsl.jit(getattr(np.linalg, name))
+            with (
+                dsl.num_threads(3),
+                pytest.raises(np.linalg.LinAlgError, match=r"Singular|positive definite"),
+            ):
+                compiled(*args)
+            assert np.isfinite(compiled(s, y) if name == "solve" else compiled(s)).all()

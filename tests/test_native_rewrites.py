@@ -5,6 +5,7 @@ What these do to the plan is looked at in the text of the kernels; that they cha
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -248,3 +249,39 @@ def test_slices_that_move_in_loops_are_one_kernel_for_all_sizes() -> None:
     for shape in ((3, 9), (9, 2)):
         with pytest.raises(ValueError, match="negative dimensions are not allowed"):
             f(numbers(*shape), kernel)
+
+
+# -- reductions along the last axes and some before them -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c16", "i1", "i8", "?"])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((9, 5, 4), (0, 2)), ((9, 3, 4, 2), (0, 2, 3)), ((3, 4, 10, 6), (0, 2)), ((2, 10, 3, 3), (1, 3)), ((2, 3, 4), (0, 2)),
+     ((9, 0, 4), (0, 2)), ((70, 4, 1000), (0, 2))],
+)  # fmt: skip
+def test_rows_are_reduced_before_columns(dtype: str, shape: Any, axes: Any) -> None:
+    x = (numbers(*shape) * 4).astype(int).astype(dtype)
+    names = ["sum", "any", "all"] + ["max", "min"] * (dtype != "c16") + ["prod"] * (dtype in "i1i8")
+    for name, dynamic in itertools.product(names, (False, True)):
+        program = lambda x, name=name: getattr(np, name)(x, axis=axes)
+        np.testing.assert_array_equal(
+            dsl.jit(program, dynamic=dynamic)(x), program(x), err_msg=name
+        )
+    x = x.real.astype("f8")
+    x.reshape(-1)[3:4] = np.nan
+    np.testing.assert_array_equal(dsl.jit(lambda x: x.max(axes))(x), x.max(axes))
+
+
+def test_which_reductions_are_two() -> None:
+    count = lambda x, axes: dsl.jit(lambda x: x.sum(axes)).ir(x, stage="kernels").count("sum(")
+    x = np.ones((90, 50, 40))
+    assert [count(x, axes) for axes in [(0, 2), (1, 2), (0, 1), (2,), None]] == [2, 1, 1, 1, 1]
+    assert count(np.ones((2, 500, 400)), (0, 2)) == 1
+    assert count(x[:9], (0, 2)) == 1
+
+
+def test_no_elements_have_no_largest_along_either_axis() -> None:
+    for shape in [(0, 5, 4), (9, 5, 0)]:
+        with pytest.raises(ValueError, match="zero-size array to reduction operation maximum"):
+            dsl.jit(lambda x: x.max((0, 2)), dynamic=True)(np.ones(shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from typing import Any
 
@@ -433,6 +434,51 @@ def test_what_becomes_the_best_so_far_is_a_branch_and_not_a_choice(
         compiled = dsl.jit(program)
         assert compiled(x) == program(x)
         assert ('asm sideeffect ""' in compiled.ir(x, stage="llvm")) == rare
+
+
+@pytest.mark.parametrize(
+    ("program", "at_once"), [(place_of_largest, True), (place_of_least, True), (pivot, True), (filled, False)]
+)  # fmt: skip
+def test_a_search_for_the_best_makes_several_trips_between_two_looks_at_its_end(
+    program: Any, at_once: bool
+) -> None:
+    compiled = dsl.jit(program, dynamic=True)
+    for size in (*range(1, 15), 299, 300):
+        x = SIGNED[:size]
+        assert compiled(x) == program(x)
+    assert ("llvm.loop.unroll.count" in compiled.ir(SIGNED, stage="llvm")) == at_once
+
+
+def logarithms(x):
+    out = np.zeros(len(x))
+    for i in range(len(x)):
+        out[i] = math.log(x[i])
+    return out
+
+
+def exponentials(x):
+    out = np.zeros(len(x))
+    for i in range(len(x)):
+        out[i] = math.exp(x[i])
+    return out
+
+
+def entropies(x):
+    out = np.zeros(len(x))
+    for i in range(len(x)):
+        for k in range(5):
+            out[i] += math.log(x[i] + k)
+    return out
+
+
+@pytest.mark.parametrize(("program", "single"), [(logarithms, True), (exponentials, False), (entropies, True)])  # fmt: skip
+def test_functions_in_trips_that_may_raise_are_those_of_single_numbers(
+    program: Any, single: bool
+) -> None:
+    x = np.random.default_rng(0).random(300)
+    compiled = dsl.jit(program)
+    np.testing.assert_allclose(compiled(x), program(x), rtol=1e-14)
+    assert ("nobuiltin" in compiled.ir(x, stage="llvm")) == single
 
 
 # --- Loops over bits ------------------------------------------------------------------------------------------------

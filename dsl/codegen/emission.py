@@ -36,7 +36,7 @@ class Emitted(NamedTuple):
     gathers: bool
     far: bool
     recurs: bool
-    masked: bool
+    unrolled: bool
     steady: bool
     errors: list[ErrorSite]
     callbacks: list[Node]
@@ -87,7 +87,7 @@ class Emission:
         told = program.errors, program.callbacks, program.report, sites
         as_written = module.as_written and not link
         near = module.gathers, module.far, program.touched.recurs
-        ways = as_written, *near, module.masked, module.steady
+        ways = as_written, *near, module.unrolled, module.steady
         return Emitted(text, link, *ways, *told, is_long=module.is_long)
 
     def _program(self, in_place: bool) -> Program:
@@ -97,11 +97,13 @@ class Emission:
         from dsl.codegen.products import sum_thin_products
         from dsl.codegen.program import Program
         from dsl.codegen.read_back import read_back
+        from dsl.codegen.reduced_rows import reduce_rows_first
         from dsl.codegen.region import is_expensive
         from dsl.codegen.unroll import unroll
         from dsl.codegen.window_products import sum_products_of_windows
 
         graph = sum_thin_products(sum_products_of_windows(slice_parts(unroll(self.graph))))
+        graph = reduce_rows_first(graph)
         graph = without_branches(read_back(graph, is_expensive), is_expensive)
         scalars = [param.kind != "array" for param in self.params]
         strides = [param.strides for param in self.params]

@@ -140,7 +140,7 @@ class Module:
         self.far = (
             False  # whether elements that no near cache holds are read, one where the last one says
         )
-        self.masked = False  # whether each trip of a loop cuts a whole number off to some bits
+        self.unrolled = False  # whether a loop gains by several trips in one
         self.steady = False  # whether a loop asks in each trip for what stays
         self.device = False  # whether it is code for a GPU
         self.libdevice = False  # whether NVIDIA's library of functions can be linked to it
@@ -213,6 +213,11 @@ class Module:
         group = self.metadata("distinct !{}")
         accesses = self.metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
         return self.metadata(f"distinct !{{%self, {accesses}}}"), f", !llvm.access.group {group}"
+
+    def several_trips(self, count: int) -> str:
+        """Return what tells LLVM to make so many trips of a loop in one."""
+        several = self.metadata(f'!{{!"llvm.loop.unroll.count", i32 {count}}}')
+        return self.metadata(f"distinct !{{%self, {several}}}")
 
     def text(self) -> str:
         """Return the module as text."""

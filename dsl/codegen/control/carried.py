@@ -224,9 +224,9 @@ class Loop:
         return loops or not self.is_counted() or self.waits()
 
     def may_be_vectorised(self) -> bool:
-        """Tell whether LLVM may make several trips at once."""
-        inner = any(n.op.name in ("while", "scan") for n in self.body.walk())
-        return not inner and self.is_counted() and not self.waits()
+        """Tell whether LLVM may make several trips at once: not those that contain loops, or may end with an exception."""
+        ends = any(n.op.name in ("while", "scan", "assert") for n in self.body.walk())
+        return not ends and self.is_counted() and not self.waits()
 
     def waits(self) -> bool:
         """Tell whether a trip needs a number of the trip before in a way that keeps LLVM from vectorising, and trips are many."""

@@ -16,6 +16,7 @@ from dsl.codegen.control.brief import MOST, goes_through_bits, is_brief
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.control.endings import endings
 from dsl.codegen.control.forecast import failing_first
+from dsl.codegen.control.records import seeks_records
 from dsl.codegen.control.spans import Spans, spans_of
 from dsl.codegen.control.steady import takes_one_side
 from dsl.codegen.control.weights import is_loop, weight
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["emit_scan", "emit_while"]
 
 _POLL = 1 << 16  # trips between looks at the clock, for the keyboard
+_AT_ONCE = 4  # trips of a loop that seeks the best, between two that ask whether it has ended
 _FEW = 16  # trips of a loop that LLVM may unroll
 
 
@@ -130,7 +132,8 @@ def _trips(loop: Loop, ends: tuple[Operand, Operand], spans: Spans, every: int) 
     before, vectors = fn.point(), fn.module.wide_loops
     lines: list[str] = []
     alone: list[Trip] | None = None
-    with fn.loop(*ends, as_written=True, ahead=True) as trip:
+    several = fn.module.several_trips(_AT_ONCE) if seeks_records(loop) else ""
+    with fn.loop(*ends, metadata=several, as_written=True, ahead=True) as trip:
         start = fn.point()
         inner = loop.enter(body, (trip,))
         inner.ranges.count(body.params[0], node.inputs[0], region.ranges)
@@ -153,7 +156,7 @@ def _trips(loop: Loop, ends: tuple[Operand, Operand], spans: Spans, every: int) 
         _by_vectors(loop, by_vectors, *ends, alone or [])
     else:
         fn.module.as_written &= loop.is_serial(fn.module.wide_loops > vectors)
-        fn.module.masked |= loop.is_masked()
+        fn.module.unrolled |= bool(several) or loop.is_masked()
         fn.module.steady |= not _is_short(node, _FEW) and takes_one_side(loop)
 
 

@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dsl.codegen.control.weights import is_loop
 from dsl.ir import graph as ir
 from dsl.ir.registry import Trait
 
 if TYPE_CHECKING:
     from dsl.codegen.control.carried import Carried, Loop
 
-__all__ = ["is_kept", "rare_side"]
+__all__ = ["is_kept", "rare_side", "seeks_records"]
 
 _FEW = 64  # trips in which a new best is no rare thing
+_SMALL = 40  # ops of a loop that is unrolled
 _ORDERS = frozenset(("less", "less_equal", "greater", "greater_equal"))
 _DEEP = 6  # ops in a formula
 _OWN = "own"
@@ -41,6 +43,13 @@ def rare_side(loop: Loop | None, node: ir.Node) -> int | None:
             records = [item for item in items if _is_record(node, node.regions[rare], item)]
             return rare if records and not _is_extremum(items, node) else None
     return None
+
+
+def seeks_records(loop: Loop) -> bool:
+    """Tell whether an innermost loop hardly does more than to compare with the best so far: to count its trips takes as long."""
+    if sum(1 for _ in loop.body.walk()) > _SMALL or any(map(is_loop, loop.body.walk())):
+        return False
+    return any(rare_side(loop, node) is not None for node in loop.body.nodes)
 
 
 def _is_short(loop: Loop) -> bool:

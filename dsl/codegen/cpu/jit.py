@@ -88,7 +88,8 @@ STRAIGHT = "straight"
 generated, which combines them itself, took a twentieth of the time and changed nothing. Loops over numbers gain by it."""
 
 UNROLL = "unroll"
-"""The flag for such text with a loop that gains by several trips in one: what cuts numbers off to some bits is then done once."""
+"""The flag for such text with a loop that gains by several trips in one: what cuts numbers off to some bits is then done once, and
+a search for the best takes no more than to compare."""
 
 SPLIT = "split"
 """The flag for code with loops that ask in each trip for what stays: LLVM makes a loop for each answer, at its level 3 alone."""

@@ -227,11 +227,9 @@ def _flags(emission: Emission) -> tuple[str, ...]:
     if module.as_written or (module.text.count("\n") > MOST_LINES and not module.link):
         straight = module.as_written and not any(node.regions for node in emission.graph.nodes)
         decides = "cond" in emission.graph.op_names or any(c in module.text for c in _CHOICES)
-        if (
-            module.as_written and not decides
-        ):  # no conditional moves to keep: nothing has to be switched
-            far = (jit.BRANCHES,)
-        more = (jit.STRAIGHT,) if straight else (jit.UNROLL,) if module.masked else ()
+        if module.as_written and not decides:
+            far = (jit.BRANCHES,)  # no conditional moves to keep: nothing has to be switched
+        more = (jit.STRAIGHT,) if straight else (jit.UNROLL,) if module.unrolled else ()
         return (jit.AS_WRITTEN, *far, *more)
     once = (jit.SPLIT,) if module.steady else ()
     found = (*far, *(("no-slp",) if module.recurs else ()), *once)

@@ -16,7 +16,7 @@ from dsl.codegen.library.convert import copy_as, wide_dtype
 from dsl.codegen.library.determinants import emit_determinants, has_few_rows
 from dsl.codegen.library.gufuncs import Stack, call_stacks
 from dsl.codegen.library.lanes import copy_bytes
-from dsl.codegen.library.routines import at, call_routine, routine
+from dsl.codegen.library.routines import at, call_routine, parallel, routine
 from dsl.codegen.library.stacks import batch_axes, check_core, check_square, offsets
 from dsl.codegen.llvm import Function, Module, Operand, Value
 from dsl.ir.types import BY_NAME
@@ -24,6 +24,10 @@ from dsl.ir.types import BY_NAME
 __all__ = ["LOWERINGS"]
 
 F64 = BY_NAME["f64"]
+# The rows of matrices that threads share: of solvers, and of what takes ten times as long. OpenBLAS locks its memory at each call,
+# so that two threads with smaller ones take longer than one; larger ones it cuts up itself.
+_SHARED = ((24, 32), (8, 24))
+_SHARES = 8  # of a stack: more threads would wait for that lock
 _INVALID = 1  # FE_INVALID, on x86 and ARM alike
 Cores = list[tuple[Operand, ...]]
 
@@ -76,11 +80,52 @@ class Work:
     def checked(self, message: str, run: Callable[[], None]) -> None:
         """Emit what `run` does, and the error if the flag says that it failed."""
         fn = self.fn
-        fn.call("i32", "feclearexcept", fn.as_value(_INVALID, "i32"))
+        _forget(fn)
         run()
         if message:
-            flags = fn.call("i32", "fetestexcept", fn.as_value(_INVALID, "i32"))
-            self.call.fail(fn.compare("ne", flags, 0), f"linalg:{message}")
+            self.call.fail(_failed(fn), f"linalg:{message}")
+
+    def loops(
+        self, message: str, name: str, types: str, count: Operand, dims: Sequence[Operand], stacks: Sequence[Stack]
+    ) -> None:  # fmt: skip
+        """Emit a loop over stacks, and the error; small matrices are shared among threads, each of which has a flag."""
+        fn = self.fn
+        if count == 1 or not _are_shared(name, dims):
+            self.checked(message, lambda: call_stacks(fn, name, types, count, dims, stacks))
+            return
+        grain = fn.add(fn.binary("sdiv", fn.as_value(count, "i64"), _SHARES), 1)
+        wrong = fn.alloca(8)
+        fn.store(fn.as_value(0, "i64"), wrong)
+        with parallel(fn, count, grain) as (part, lo, hi):
+            _forget(part)
+            own = [_from(part, stack, lo) for stack in stacks]
+            call_stacks(part, name, types, part.sub(hi, lo), dims, own)
+            with part.if_(_failed(part), unlikely=True):
+                part.store(part.as_value(1, "i64"), wrong)
+        if message:
+            self.call.fail(fn.compare("ne", fn.load("i64", wrong), 0), f"linalg:{message}")
+
+
+def _forget(fn: Function) -> None:
+    fn.call("i32", "feclearexcept", fn.as_value(_INVALID, "i32"))
+
+
+def _failed(fn: Function) -> Value:
+    return fn.compare("ne", fn.call("i32", "fetestexcept", fn.as_value(_INVALID, "i32")), 0)
+
+
+def _from(fn: Function, stack: Stack, first: Value) -> Stack:
+    """Return the arrays of a stack from one on."""
+    place = fn.mul(first, product(fn, stack.shape))
+    return Stack(stack.dtype, at(fn, stack.dtype, stack.pointer, place), stack.shape)
+
+
+def _are_shared(name: str, dims: Sequence[Operand]) -> bool:
+    """Tell whether matrices are large enough for threads of ours, and too small for those of BLAS."""
+    least, most = _SHARED[name.startswith(("eig", "svd"))]
+    sizes = [dim for dim in dims if isinstance(dim, int)]
+    rows = sizes[:1] if name == "solve" else sizes
+    return len(sizes) == len(dims) and min(rows) >= least and max(sizes) <= most
 
 
 def _batch(call: Call, k: int = 0) -> Operand:
@@ -120,9 +165,7 @@ def _one(
         if gufunc in ("eig", "eigvals"):
             _check_finite(call, x, count)
         dims = [m] if square else [m, n, fn.minimum(m, n)]
-        work.checked(
-            message, lambda: call_stacks(fn, gufunc, _letters(stacks, 1), count, dims, stacks)
-        )
+        work.loops(message, gufunc, _letters(stacks, 1), count, dims, stacks)
         work.finish()
 
     return lower
@@ -186,6 +229,10 @@ def _solve(call: Call) -> None:
     a, b, m, n = _stack(left), _stack(right), left.dims[-1], right.dims[-1]
     count = product(fn, [dim for dim, _, _ in axes])
     x = work.output(0, count, (m, n))
+    if _are_alike(left.dims[:-2], right.dims[:-2]):
+        work.loops(_SINGULAR, "solve", _letters((a, b, x), 2), count, [m, n], [a, b, x])
+        work.finish()
+        return
 
     def run() -> None:
         with fn.loop(0, count) as index:
@@ -198,6 +245,13 @@ def _solve(call: Call) -> None:
 
     work.checked(_SINGULAR, run)
     work.finish()
+
+
+def _are_alike(one: Sequence[Operand], other: Sequence[Operand]) -> bool:
+    """Tell whether the axes in front are surely the same, so that there is nothing to broadcast."""
+    return len(one) == len(other) and all(
+        p is q or (isinstance(p, int) and isinstance(q, int) and p == q) for p, q in zip(one, other)
+    )
 
 
 # -- QR -----------------------------------------------------------------------------------------------------------
