@@ -732,6 +732,101 @@ def test_a_written_argument_whose_own_elements_overlap_is_refused() -> None:
     assert not memory.any()
 
 
+# -- windows and grids that are views -------------------------------------------------------------------------------------
+
+windows_of = np.lib.stride_tricks.sliding_window_view
+
+
+def windows_of_rows(x):
+    return windows_of(x, 3, axis=1)
+
+
+def windows_of_blocks(x):
+    return windows_of(x, (2, 2))[::2, ::2]
+
+
+def windows_of_windows(x):
+    return windows_of(windows_of(x.T, 2, axis=0), 2, axis=1)
+
+
+def one_window(x):
+    return windows_of(x[1, ::-1], 3)[2]
+
+
+def windows_reshaped(x):
+    return windows_of(x, (2, 2)).reshape(-1, 4)
+
+
+def grids(x):
+    return np.meshgrid(x[0], x[:, 1], copy=False)[0]
+
+
+def sparse_grids(x):
+    return np.meshgrid(x[0], x[:, 1], copy=False, sparse=True)[1]
+
+
+def sparse_copies(x):
+    return np.meshgrid(x[0], x[:, 1], sparse=True)[1]
+
+
+WINDOWS = [windows_of_rows, windows_of_blocks, windows_of_windows, one_window]
+GRIDS = [windows_reshaped, grids, sparse_grids, sparse_copies]
+
+
+@pytest.mark.parametrize("part", WINDOWS + GRIDS)
+def test_windows_and_grids_show_what_is_written_later(part: Function) -> None:
+    def after(x):
+        seen = part(x)
+        x *= 3
+        return seen, seen.sum()
+
+    def in_a_loop(x):
+        seen, total = part(x), 0.0
+        for i in range(3):
+            x[0, i] = total + 1
+            total += seen.sum()
+        return total
+
+    for program in (after, in_a_loop):
+        compiled = dsl.jit(program)
+        for shape in ((4, 6), (5, 7), (6, 9), (4, 6)):
+            mine, plain = (np.arange(float(shape[0] * shape[1])).reshape(shape) for _ in range(2))
+            got, want = compiled(mine), program(plain)
+            np.testing.assert_equal(got, want)
+            np.testing.assert_array_equal(mine, plain)
+            if program is after:
+                assert np.shares_memory(got[0], mine) == np.shares_memory(want[0], plain)
+
+
+@pytest.mark.parametrize("part", WINDOWS)
+def test_windows_are_read_only(part: Function) -> None:
+    def write(x):
+        part(x)[...] = 5.0
+
+    x = np.arange(24.0).reshape(4, 6)
+    for function in (write, dsl.jit(write)):
+        with pytest.raises(ValueError, match="assignment destination is read-only"):
+            function(x)
+    assert not dsl.jit(part)(x).flags.writeable
+    np.testing.assert_array_equal(x.ravel(), np.arange(24.0))
+
+
+def test_windows_that_may_be_written_are_read_and_returned_but_not_written() -> None:
+    @dsl.jit
+    def seen(x):
+        return windows_of(x, 3, writeable=True)
+
+    @dsl.jit
+    def write(x):
+        windows_of(x, 3, writeable=True)[0] = 1.0
+
+    x = np.arange(6.0)
+    seen(x)[1, 2] = 9.0
+    assert x[3] == 9.0
+    with pytest.raises(dsl.errors.UnsupportedError, match="windows, which share their elements"):
+        write(x)
+
+
 def swap_names(x, y, n):
     for _ in range(n):
         y[1:-1] = 0.5 * (x[2:] + x[:-2])

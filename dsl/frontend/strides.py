@@ -27,6 +27,7 @@ from dsl.frontend.views import (
     Stepped,
     Transposed,
     View,
+    Windowed,
 )
 from dsl.ir.dims import DimLike, Symbol, lower_bound
 from dsl.ir.types import Shape, size_of
@@ -66,6 +67,10 @@ def viewed(shape: Shape, strides: Shape, view: View) -> tuple[Shape, Shape] | No
         return None if found is None else (view.shape, found)
     if isinstance(view, Broadcasted):
         return _broadcast(shape, strides, view.shape)
+    if isinstance(view, Windowed):
+        k = view.axis
+        dims = (*shape[:k], view.count(shape), *shape[k + 1 :], view.size)
+        return dims, (*strides, strides[k])
     return None
 
 

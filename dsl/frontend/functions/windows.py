@@ -8,10 +8,11 @@ import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
 from dsl.frontend.bounds import require_inside
-from dsl.frontend.functions.arguments import ask
+from dsl.frontend.functions.arguments import array_of, ask
 from dsl.frontend.library import IMPLEMENTATIONS, implements
 from dsl.frontend.scopes import current_scope, here
-from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, fresh, lift, normalise_axis, read
+from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, lift, normalise_axis, read
+from dsl.frontend.views import Windowed
 from dsl.ir.dims import DimLike
 from dsl.ir.types import I64
 
@@ -22,13 +23,13 @@ __all__ = ["packbits", "reduceat", "sliding_window_view", "unpackbits"]
 def sliding_window_view(
     x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
 ) -> Traced:
-    """Return all windows of a shape, as new trailing axes; a copy, which NumPy's read-only view looks like."""
-    traced = lift(x)
+    """Return a view of all windows of a shape, as new trailing axes; it is not written, `writeable` or not."""
+    traced = array_of(x)
     sizes = tuple(window_shape) if isinstance(window_shape, (tuple, list)) else (window_shape,)
     axes = _window_axes(traced, sizes, axis)
     for size, at in zip(sizes, axes, strict=True):
-        traced = _windows(traced, int(size), at)
-    return traced
+        traced = _windows(traced, Windowed(at, int(size), writeable))
+    return traced  # type: ignore[no-any-return]
 
 
 IMPLEMENTATIONS[np.lib.stride_tricks.sliding_window_view] = sliding_window_view
@@ -48,18 +49,14 @@ def _window_axes(x: Traced, sizes: tuple[Any, ...], axis: Any) -> list[int]:
     return axes
 
 
-def _windows(x: Traced, size: int, axis: int) -> Traced:
-    count = x.shape[axis] - size + 1
+def _windows(x: Traced, view: Windowed) -> Traced:
+    count = x.shape[view.axis] - view.size + 1
     text = "window shape cannot be larger than input array shape"
     if isinstance(count, int) and count < 1:
         raise ShapeError(text, location=here())
     if isinstance(count, Traced):
         ask(np.greater(count, 0), text)
-    starts = _FUNCTIONS["arange"](count).reshape(-1, 1)
-    places = read(starts + _FUNCTIONS["arange"](size))
-    # No index is outside, so none needs the checks that an index of the user's has where there are no elements.
-    taken = fresh(current_scope().emit("gather", read(x), places, axes=(axis,)))
-    return _FUNCTIONS["moveaxis"](taken, (0, 1), (axis, -1))  # type: ignore[no-any-return]
+    return x._view(view)
 
 
 @implements("unpackbits")
