@@ -757,6 +757,44 @@ def windows_reshaped(x):
     return windows_of(x, (2, 2)).reshape(-1, 4)
 
 
+strided = np.lib.stride_tricks.as_strided
+
+
+def strided_blocks(x):
+    (a, b), (s, t) = x.shape, x.strides
+    return strided(x, (a // 2, b // 3, 2, 3), (2 * s, 3 * t, s, t))
+
+
+def strided_diagonal(x):
+    return strided(x, (min(x.shape),), (sum(x.strides),))
+
+
+def strided_backwards(x):
+    return strided(x[::-1, ::-1], (2, 3), (-x.strides[0], x.strides[1] * -1))
+
+
+def strided_antidiagonal(x):
+    flipped = x[:, ::-1]
+    return strided(flipped, (3,), (sum(flipped.strides),))
+
+
+def strided_windows(x):
+    return strided(x, (x.shape[0] - 1, x.shape[1] - 2, 2, 3), x.strides + x.strides)
+
+
+def strided_over_the_ends_of_rows(x):
+    x = x.ravel()
+    return strided(x, (x.size - 4, 4), 2 * x.strides)
+
+
+def strided_repeats(x):
+    return strided(x[1], (3, x.shape[1]), (0, x.strides[1]), writeable=False)
+
+
+def strided_shape(x):
+    return strided(x.copy(), (2, 3))
+
+
 def grids(x):
     return np.meshgrid(x[0], x[:, 1], copy=False)[0]
 
@@ -770,7 +808,17 @@ def sparse_copies(x):
 
 
 WINDOWS = [windows_of_rows, windows_of_blocks, windows_of_windows, one_window]
-GRIDS = [windows_reshaped, grids, sparse_grids, sparse_copies]
+APART = [strided_blocks, strided_diagonal, strided_backwards, strided_antidiagonal, strided_shape]
+OVERLAPPING = [strided_windows, strided_over_the_ends_of_rows]
+GRIDS = [
+    *APART,
+    *OVERLAPPING,
+    strided_repeats,
+    windows_reshaped,
+    grids,
+    sparse_grids,
+    sparse_copies,
+]
 
 
 @pytest.mark.parametrize("part", WINDOWS + GRIDS)
@@ -809,6 +857,43 @@ def test_windows_are_read_only(part: Function) -> None:
             function(x)
     assert not dsl.jit(part)(x).flags.writeable
     np.testing.assert_array_equal(x.ravel(), np.arange(24.0))
+
+
+@pytest.mark.parametrize("part", APART)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_strided_views_are_written(part: Function, order: Any) -> None:
+    def write(x):
+        part(x)[...] = 5.0
+        return x.sum()
+
+    check_as_plain(write, np.asarray(np.arange(24.0).reshape(4, 6), order=order))
+    check_as_plain(write, np.arange(96.0).reshape(8, 12)[::2, 1::2])
+
+
+@pytest.mark.parametrize("part", OVERLAPPING)
+def test_strided_views_of_elements_that_are_there_more_than_once_are_not_written(
+    part: Function,
+) -> None:
+    def write(x):
+        part(x)[...] = 5.0
+
+    with pytest.raises(dsl.errors.UnsupportedError, match="elements more than once"):
+        dsl.jit(write)(np.arange(24.0).reshape(4, 6))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((5, 6), (48, 8)), ((2,), (-8,)), ((2,), (4,)), ((23, 3), (8, 8))]
+)
+def test_strided_views_stay_inside_the_array(shape: Any, strides: Any) -> None:
+    with pytest.raises(dsl.errors.UnsupportedError, match="beyond or between the elements"):
+        dsl.jit(lambda x: strided(x, shape, strides))(np.arange(24.0).reshape(4, 6))
+
+
+def test_strides_of_new_arrays_in_the_order_of_an_argument_are_refused() -> None:
+    compiled = dsl.jit(lambda x: (x + 1).strides)
+    assert compiled(np.ones((4, 6))) == (48, 8)
+    with pytest.raises(dsl.errors.UnsupportedError, match="lie in memory as those of an argument"):
+        compiled(np.ones((4, 6), order="F"))
 
 
 def test_windows_that_may_be_written_are_read_and_returned_but_not_written() -> None:
