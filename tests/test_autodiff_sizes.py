@@ -149,6 +149,32 @@ def never_runs(x):
     return np.sum(v * v)
 
 
+def broadcast_by_the_first_trip(x):
+    """Each trip makes an array of a size that is known, out of one that may have another."""
+    v = x[:1]
+    for i in range(3):
+        v = v * x + np.sin(x[i])
+    return np.sum(v * v)
+
+
+def chebyshev_series(x):
+    return np.sum(np.polynomial.chebyshev.chebval(np.sin(x), x * x))
+
+
+def of_the_size_of_another(x):
+    v, w = x[:2], x[1:]
+    for _ in range(3):
+        v, w = x * np.sum(v), np.cos(v)
+    return np.sum(v) + np.sum(w * w)
+
+
+def settles_at_a_size(x):
+    v = x[-1:]
+    while np.sum(v) < 4.0:
+        v = np.exp(v[0] * x)
+    return np.sum(v)
+
+
 SOME = np.array([0.7, 0.4, 0.9, 0.3, 0.6])
 CASES: list[tuple[Any, Any]] = [
     (shrinks, SOME),
@@ -165,6 +191,10 @@ CASES: list[tuple[Any, Any]] = [
     (a_list_that_grows, 0.9),
     (complex_numbers, 0.3),
     (never_runs, 0.4),
+    (broadcast_by_the_first_trip, SOME),
+    (chebyshev_series, SOME),
+    (of_the_size_of_another, SOME),
+    (settles_at_a_size, SOME),
 ]
 
 
@@ -174,7 +204,9 @@ def test_both_modes_and_orders(function: Any, x: Any, backend: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["nothing", "states"])
-@pytest.mark.parametrize("function", [shrinks, shrinks_by_count, goes_with_the_data])
+@pytest.mark.parametrize(
+    "function", [shrinks, shrinks_by_count, goes_with_the_data, broadcast_by_the_first_trip]
+)
 def test_checkpoint(function: Any, policy: str) -> None:
     kept = dsl.checkpoint(function, policy=policy)
     np.testing.assert_allclose(dsl.grad(kept)(SOME), dsl.grad(function)(SOME), rtol=1e-13)
@@ -189,7 +221,9 @@ def test_checkpoint_keeps_some_states_only() -> None:
     assert traced.count("= checkpoint(") == 2  # forward, and again going back
 
 
-@pytest.mark.parametrize("function", [shrinks_by_count, goes_with_the_data])
+@pytest.mark.parametrize(
+    "function", [shrinks_by_count, goes_with_the_data, broadcast_by_the_first_trip]
+)
 def test_vmap(function: Any) -> None:
     rows = np.stack([SOME, SOME[::-1], 1.1 * SOME])
     expected = np.stack([dsl.grad(function)(row) for row in rows])

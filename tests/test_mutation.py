@@ -732,6 +732,186 @@ def test_a_written_argument_whose_own_elements_overlap_is_refused() -> None:
     assert not memory.any()
 
 
+# -- windows and grids that are views -------------------------------------------------------------------------------------
+
+windows_of = np.lib.stride_tricks.sliding_window_view
+
+
+def windows_of_rows(x):
+    return windows_of(x, 3, axis=1)
+
+
+def windows_of_blocks(x):
+    return windows_of(x, (2, 2))[::2, ::2]
+
+
+def windows_of_windows(x):
+    return windows_of(windows_of(x.T, 2, axis=0), 2, axis=1)
+
+
+def one_window(x):
+    return windows_of(x[1, ::-1], 3)[2]
+
+
+def windows_reshaped(x):
+    return windows_of(x, (2, 2)).reshape(-1, 4)
+
+
+strided = np.lib.stride_tricks.as_strided
+
+
+def strided_blocks(x):
+    (a, b), (s, t) = x.shape, x.strides
+    return strided(x, (a // 2, b // 3, 2, 3), (2 * s, 3 * t, s, t))
+
+
+def strided_diagonal(x):
+    return strided(x, (min(x.shape),), (sum(x.strides),))
+
+
+def strided_backwards(x):
+    return strided(x[::-1, ::-1], (2, 3), (-x.strides[0], x.strides[1] * -1))
+
+
+def strided_antidiagonal(x):
+    flipped = x[:, ::-1]
+    return strided(flipped, (3,), (sum(flipped.strides),))
+
+
+def strided_windows(x):
+    return strided(x, (x.shape[0] - 1, x.shape[1] - 2, 2, 3), x.strides + x.strides)
+
+
+def strided_over_the_ends_of_rows(x):
+    x = x.ravel()
+    return strided(x, (x.size - 4, 4), 2 * x.strides)
+
+
+def strided_repeats(x):
+    return strided(x[1], (3, x.shape[1]), (0, x.strides[1]), writeable=False)
+
+
+def strided_shape(x):
+    return strided(x.copy(), (2, 3))
+
+
+def grids(x):
+    return np.meshgrid(x[0], x[:, 1], copy=False)[0]
+
+
+def sparse_grids(x):
+    return np.meshgrid(x[0], x[:, 1], copy=False, sparse=True)[1]
+
+
+def sparse_copies(x):
+    return np.meshgrid(x[0], x[:, 1], sparse=True)[1]
+
+
+WINDOWS = [windows_of_rows, windows_of_blocks, windows_of_windows, one_window]
+APART = [strided_blocks, strided_diagonal, strided_backwards, strided_antidiagonal, strided_shape]
+OVERLAPPING = [strided_windows, strided_over_the_ends_of_rows]
+GRIDS = [
+    *APART,
+    *OVERLAPPING,
+    strided_repeats,
+    windows_reshaped,
+    grids,
+    sparse_grids,
+    sparse_copies,
+]
+
+
+@pytest.mark.parametrize("part", WINDOWS + GRIDS)
+def test_windows_and_grids_show_what_is_written_later(part: Function) -> None:
+    def after(x):
+        seen = part(x)
+        x *= 3
+        return seen, seen.sum()
+
+    def in_a_loop(x):
+        seen, total = part(x), 0.0
+        for i in range(3):
+            x[0, i] = total + 1
+            total += seen.sum()
+        return total
+
+    for program in (after, in_a_loop):
+        compiled = dsl.jit(program)
+        for shape in ((4, 6), (5, 7), (6, 9), (4, 6)):
+            mine, plain = (np.arange(float(shape[0] * shape[1])).reshape(shape) for _ in range(2))
+            got, want = compiled(mine), program(plain)
+            np.testing.assert_equal(got, want)
+            np.testing.assert_array_equal(mine, plain)
+            if program is after:
+                assert np.shares_memory(got[0], mine) == np.shares_memory(want[0], plain)
+
+
+@pytest.mark.parametrize("part", WINDOWS)
+def test_windows_are_read_only(part: Function) -> None:
+    def write(x):
+        part(x)[...] = 5.0
+
+    x = np.arange(24.0).reshape(4, 6)
+    for function in (write, dsl.jit(write)):
+        with pytest.raises(ValueError, match="assignment destination is read-only"):
+            function(x)
+    assert not dsl.jit(part)(x).flags.writeable
+    np.testing.assert_array_equal(x.ravel(), np.arange(24.0))
+
+
+@pytest.mark.parametrize("part", APART)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_strided_views_are_written(part: Function, order: Any) -> None:
+    def write(x):
+        part(x)[...] = 5.0
+        return x.sum()
+
+    check_as_plain(write, np.asarray(np.arange(24.0).reshape(4, 6), order=order))
+    check_as_plain(write, np.arange(96.0).reshape(8, 12)[::2, 1::2])
+
+
+@pytest.mark.parametrize("part", OVERLAPPING)
+def test_strided_views_of_elements_that_are_there_more_than_once_are_not_written(
+    part: Function,
+) -> None:
+    def write(x):
+        part(x)[...] = 5.0
+
+    with pytest.raises(dsl.errors.UnsupportedError, match="elements more than once"):
+        dsl.jit(write)(np.arange(24.0).reshape(4, 6))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((5, 6), (48, 8)), ((2,), (-8,)), ((2,), (4,)), ((23, 3), (8, 8))]
+)
+def test_strided_views_stay_inside_the_array(shape: Any, strides: Any) -> None:
+    with pytest.raises(dsl.errors.UnsupportedError, match="beyond or between the elements"):
+        dsl.jit(lambda x: strided(x, shape, strides))(np.arange(24.0).reshape(4, 6))
+
+
+def test_strides_of_new_arrays_in_the_order_of_an_argument_are_refused() -> None:
+    compiled = dsl.jit(lambda x: (x + 1).strides)
+    assert compiled(np.ones((4, 6))) == (48, 8)
+    with pytest.raises(dsl.errors.UnsupportedError, match="lie in memory as those of an argument"):
+        compiled(np.ones((4, 6), order="F"))
+
+
+def test_windows_that_may_be_written_are_read_and_returned_but_not_written() -> None:
+    @dsl.jit
+    def seen(x):
+        return windows_of(x, 3, writeable=True)
+
+    @dsl.jit
+    def write(x):
+        windows_of(x, 3, writeable=True)[0] = 1.0
+
+    x = np.arange(6.0)
+    seen(x)[1, 2] = 9.0
+    assert x[3] == 9.0
+    with pytest.raises(dsl.errors.UnsupportedError, match="windows, which share their elements"):
+        write(x)
+
+
 def swap_names(x, y, n):
     for _ in range(n):
         y[1:-1] = 0.5 * (x[2:] + x[:-2])

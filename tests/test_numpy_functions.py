@@ -643,6 +643,8 @@ REDUCE = table("""
     np.nanvar(n, ddof=1)
     np.nanstd(n, axis=1)
     np.nanstd(i)
+    np.nanvar(n, axis=0, dtype=f4)
+    np.nanstd(n, dtype=np.float16, axis=1)
     np.nanmax(n)
     np.nanmax(n, axis=0)
     np.nanmax(np.full((2, 2), nan), axis=0)
@@ -1330,3 +1332,14 @@ def test_a_method_that_numpy_took_away_names_the_function() -> None:
     assert dsl.jit(program)(ARRAYS["x"]) == np.ptp(ARRAYS["x"])
     with pytest.raises(AttributeError, match=r"call `np.ptp`"):
         dsl.jit(lambda x: x.ptp())(ARRAYS["x"])
+
+
+@pytest.mark.parametrize("name", ["nanmean", "nanvar", "nanstd"])
+def test_integers_do_not_hold_moments_of_floats(name: str) -> None:
+    function = getattr(np, name)
+    for program in (
+        function,
+        dsl.jit(lambda x, dtype: function(x, dtype=dtype), static_argnames="dtype"),
+    ):
+        with pytest.raises(TypeError, match="dtype must be inexact"):
+            program(np.ones(3), dtype=int)

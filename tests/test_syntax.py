@@ -7,6 +7,7 @@ import enum
 import importlib.util
 import itertools
 import math
+import operator
 import os
 import pty
 import re
@@ -1502,3 +1503,61 @@ def test_traced_width_of_a_known_value_is_refused() -> None:
 
     with pytest.raises(dsl.errors.UnsupportedError, match="width that is known"):
         dsl.jit(program)(np.array([3]))
+
+
+def item_or_nothing(x, n):
+    try:
+        factor = [1.0, 2.0, 3.0, 4.0, 5.0][n]
+    except Exception:
+        factor = 0.0
+    return x * factor
+
+
+def checked_index(x, n):
+    try:
+        size = operator.index(n)
+    except TypeError as error:
+        raise TypeError(f"{n} is no integer") from error
+    return np.ones(size) * x
+
+
+def caught_by_all(x, n):
+    try:
+        return x * {1: 2.0, 4: 5.0}[n]
+    except:  # noqa: E722
+        return x
+
+
+def caught_outside(x, n):
+    try:
+        try:
+            return x * np.zeros(n).shape[0]
+        except ValueError:
+            return x
+    except TypeError:
+        return -x
+
+
+@pytest.mark.parametrize("program", [item_or_nothing, checked_index, caught_by_all, caught_outside])
+def test_what_is_traced_again_with_values_is_not_caught(program: Any) -> None:
+    for n in (4, 1):
+        np.testing.assert_array_equal(dsl.jit(program)(2.0, n), program(2.0, n))
+
+
+def test_gauss_points_of_any_number_of_points() -> None:
+    for points in (np.polynomial.legendre.leggauss, np.polynomial.chebyshev.chebgauss):
+        compiled = dsl.jit(lambda x, n, points=points: points(n)[0] * x)
+        for n in (3, 5):
+            np.testing.assert_allclose(compiled(2.0, n), points(n)[0] * 2.0, atol=1e-14)
+
+
+def test_what_is_not_supported_is_not_caught() -> None:
+    @dsl.jit
+    def program(x):
+        try:
+            return np.char.upper(x)
+        except Exception:
+            return x
+
+    with pytest.raises(dsl.errors.UnsupportedError):
+        program(np.ones(2))

@@ -352,7 +352,10 @@ class _Loop:
         back = self.back = _Trips(self.region, free, self.number, self.size)
         a = Algebra(back)
         graph = node.regions[-1]
-        self.seeds = [back.param(self._loose(graph.results[k].tensor)) for k in self.carried]
+        # What all trips carry tells more sizes apart than what the body makes: 1 before the first, 7 after each.
+        self.seeds = [
+            back.param(self._loose(self.params[self.first + k].tensor)) for k in self.carried
+        ]
         self.sums = {k: back.param(self.params[k].type) for k in self.shared}
         self.streams = [back.param(self._stream(k)) for k in self.recorded]
         gs: list[Value | None] = [None] * len(graph.results)

@@ -566,7 +566,8 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _handler(self, handler: ast.ExceptHandler) -> ast.ExceptHandler:
-        handler.body = self._block(handler.body)
+        refuse = _located(ast.Expr(_runtime("handling")), handler)
+        handler.body = [refuse, *self._block(handler.body)]
         return handler
 
     def visit_With(self, node: ast.With) -> Any:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dsl.errors import ConversionError, DslError
+from dsl.errors import (
+    AliasError,
+    BranchError,
+    ConversionError,
+    DslError,
+    LeakError,
+    LoopTypeError,
+    MissingAttributeError,
+    NonConcreteError,
+    UnsupportedError,
+)
 from dsl.frontend.leaves import info_of, the_trace, zeros
 from dsl.frontend.lists import TracedList, as_traced_list, item_layout
 from dsl.frontend.optional import TracedOptional
@@ -32,6 +43,10 @@ from dsl.frontend.trees import (
 )
 from dsl.ir.graph import Graph, Value
 from dsl.ir.types import Shape
+
+_REFUSALS = (
+    AliasError, BranchError, ConversionError, LeakError, LoopTypeError, NonConcreteError, UnsupportedError,
+)  # fmt: skip
 
 
 def refuse_try() -> None:
@@ -239,6 +254,13 @@ def _are_apart(some: Shape, others: Shape) -> bool:
     """Tell whether sizes are known to differ."""
     pairs = zip(some, others, strict=True)
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+
+
+def handling() -> None:
+    """Let no handler take what cannot be traced, or is traced again with values, for an error of the plain function."""
+    error = sys.exc_info()[1]
+    if isinstance(error, _REFUSALS) and not isinstance(error, MissingAttributeError):
+        raise error
 
 
 @contextmanager

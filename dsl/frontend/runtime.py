@@ -40,7 +40,7 @@ from dsl.frontend.choices import note_reading
 from dsl.frontend.conditions import HELD, conditional, logic, negated, truth, truth_of
 from dsl.frontend.iterators import Cursor, as_cursor, generated, is_plain, rest_of
 from dsl.frontend.own_items import iterable
-from dsl.frontend.regions import trying
+from dsl.frontend.regions import handling, trying
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.state import Undefined, held_by
 from dsl.frontend.text import TracedText
@@ -84,6 +84,7 @@ class Runtime:
     if_ = staticmethod(if_)
     short_if = staticmethod(functools.partial(if_, lenient=True))
     while_ = staticmethod(looping.while_)
+    handling = staticmethod(handling)
     trying = staticmethod(trying)
     assert_ = staticmethod(raising.assert_true)
     raise_ = staticmethod(raising.raise_error)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 
+from dsl.frontend.strided import Strided
 from dsl.frontend.views import (
     Bitcast,
     Broadcasted,
@@ -27,6 +28,7 @@ from dsl.frontend.views import (
     Stepped,
     Transposed,
     View,
+    Windowed,
 )
 from dsl.ir.dims import DimLike, Symbol, lower_bound
 from dsl.ir.types import Shape, size_of
@@ -66,6 +68,13 @@ def viewed(shape: Shape, strides: Shape, view: View) -> tuple[Shape, Shape] | No
         return None if found is None else (view.shape, found)
     if isinstance(view, Broadcasted):
         return _broadcast(shape, strides, view.shape)
+    if isinstance(view, Strided):
+        own = (sum((s * t for s, t in zip(a, strides, strict=True)), 0) for a in view.steps)
+        return view.shape, tuple(own)
+    if isinstance(view, Windowed):
+        k = view.axis
+        dims = (*shape[:k], view.count(shape), *shape[k + 1 :], view.size)
+        return dims, (*strides, strides[k])
     return None
 
 

@@ -213,6 +213,11 @@ class Traced:
             raise UnsupportedError(
                 "the strides of an array whose size is known only at run time", location=here()
             )
+        if not _lies_in_c_order(self.storage):
+            raise UnsupportedError(
+                "the strides of a new array whose axes lie in memory as those of an argument do",
+                location=here(), remedy="use `np.ascontiguousarray`, and its strides",
+            )  # fmt: skip
         return layout.strides
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
@@ -878,6 +883,17 @@ def layout_of(traced: Traced) -> np.ndarray | None:
         if layout is None:
             return None
     return layout  # type: ignore[no-any-return]
+
+
+def _lies_in_c_order(storage: Storage) -> bool:
+    """Tell whether an array, if it is a new one, surely lies in memory in C order."""
+    trace = current_trace()
+    if trace is None or not storage.follows:
+        return True
+    arguments = argument_strides(trace)
+    known = all(isinstance(far, int) for strides in arguments.values() for far in strides)
+    value = storage.contents()
+    return known and memory_order(value, arguments) == tuple(range(len(value.shape)))
 
 
 def strides_of(traced: Traced) -> tuple[Shape, Shape] | None:

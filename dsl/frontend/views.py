@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsl.errors import ShapeError
+from dsl.errors import ShapeError, UnsupportedError
 from dsl.frontend.scopes import Scope, here
 from dsl.ir.dims import Dim, DimLike, substitute, symbols_of
 from dsl.ir.graph import Value
@@ -33,6 +33,7 @@ __all__ = [
     "Stepped",
     "Transposed",
     "View",
+    "Windowed",
     "chained",
     "placed",
     "positions_in",
@@ -192,6 +193,43 @@ class Broadcasted:
         if not all(isinstance(d, int) for d in self.shape):
             return None
         return np.broadcast_to(array, self.shape)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """The runs of `size` elements of an axis, each along a new last axis; they share elements."""
+
+    axis: int
+    size: int
+    writeable: bool = False
+
+    def count(self, shape: Shape) -> DimLike:
+        """Return how many runs an axis of an array of that shape has."""
+        return shape[self.axis] - self.size + 1
+
+    def get(self, b: Scope, base: Value) -> Value:
+        count = self.count(base.shape)
+        firsts = b.emit("reshape", b.emit("iota", size=count, dtype=I64), shape=(count, 1))
+        places = b.emit("add", firsts, b.emit("iota", size=self.size, dtype=I64))
+        # No index is outside, so none needs the checks that an index of the user's has where there are no elements.
+        taken = b.emit("gather", base, places, axes=(self.axis,))
+        others = iter(range(2, len(taken.shape)))
+        order = (*(0 if k == self.axis else next(others) for k in range(len(base.shape))), 1)
+        return b.emit("transpose", taken, axes=order) if order != (0, 1) else taken
+
+    def put(self, b: Scope, base: Value, value: Value) -> Value:
+        if not self.writeable:
+            raise read_only()
+        raise UnsupportedError(
+            "a write into windows, which share their elements",
+            location=here(),
+            remedy="write to the array that the windows are of",
+        )
+
+    def of(self, array: np.ndarray) -> np.ndarray | None:
+        return np.lib.stride_tricks.sliding_window_view(
+            array, self.size, self.axis, writeable=self.writeable
+        )
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,8 @@ def _through(view: View, dtype: Any, shape: Shape, strides: Shape) -> Lie | None
     if isinstance(view, Part):
         return (by, np.empty(0, dtype).real.dtype, *found, True) if dtype.kind == "c" else None
     seen_as = np.dtype(view.dtype) if isinstance(view, Bitcast) else dtype
-    return by, seen_as, *found, not isinstance(view, Broadcasted)
+    writeable = not isinstance(view, Broadcasted) and getattr(view, "writeable", True)
+    return by, seen_as, *found, writeable
 
 
 def _tried(view: View, dtype: Any, shape: Shape, strides: Shape) -> Lie | None:

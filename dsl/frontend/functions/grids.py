@@ -16,6 +16,7 @@ from dsl.frontend.functions.arguments import (
     convert,
     counter,
     dims_of,
+    drop_view,
     not_negative,
     number,
     result_dtype,
@@ -34,6 +35,7 @@ from dsl.frontend.traced import (
     read,
     supported_dtype,
 )
+from dsl.frontend.views import Broadcasted
 from dsl.ir.dims import DimLike
 
 Array = Any
@@ -155,22 +157,25 @@ def vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
 
 @implements("meshgrid", creates=True)
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Any:
-    """Return coordinate matrices from coordinate vectors."""
+    """Return coordinate matrices from coordinate vectors; without `copy`, views of them, full ones read-only."""
     if indexing not in ("xy", "ij"):
         raise ShapeError("Valid values for `indexing` are 'xy' and 'ij'.", location=here())
-    vectors = [np.ravel(array_of(x)) for x in xi]
+    vectors = [np.reshape(array_of(x), -1) for x in xi]
     rank = len(vectors)
     places = list(range(rank))
     if indexing == "xy" and rank > 1:
         places[:2] = [1, 0]
-    grids = [along(x, axis, rank) for x, axis in zip(vectors, places, strict=True)]
-    if sparse:
-        return tuple(grids)
-    shape: list[Any] = [0] * rank
-    for x, axis in zip(vectors, places, strict=True):
-        shape[axis] = dims_of(x)[0]
-    scope = current_scope()
-    return tuple(fresh(scope.emit("broadcast_to", read(g), shape=tuple(shape))) for g in grids)
+    ones = (1,) * (rank - 1)
+    grids = [
+        drop_view(x, (*ones[:axis], *dims_of(x), *ones[axis:]))
+        for x, axis in zip(vectors, places, strict=True)
+    ]
+    if not sparse:
+        shape: list[Any] = [0] * rank
+        for x, axis in zip(vectors, places, strict=True):
+            shape[axis] = dims_of(x)[0]
+        grids = [g._view(Broadcasted(tuple(shape))) for g in grids]
+    return tuple(fresh(read(g)) if copy else g for g in grids)
 
 
 @implements("indices", creates=True)

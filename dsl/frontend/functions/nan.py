@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dsl.errors import TypeRuleError
 from dsl.frontend.functions.arguments import (
     NoValue,
     array_of,
@@ -29,6 +30,7 @@ from dsl.frontend.functions.reduce import (
     sum_,
 )
 from dsl.frontend.library import implements
+from dsl.frontend.scopes import here
 from dsl.frontend.traced import (
     read,
     wrap,
@@ -76,6 +78,11 @@ def _valid(x: Array, where: Any) -> Array:
     return flags if where is NoValue or where is True else flags & where
 
 
+def _require_inexact(dtype: Any) -> None:
+    if dtype is not None and not is_inexact(np.dtype(dtype)):
+        raise TypeRuleError("If a is inexact, then dtype must be inexact", location=here())
+
+
 @implements("nanmean")
 def nanmean(
     a: Any,
@@ -90,6 +97,7 @@ def nanmean(
     x = array_of(a)
     if not is_inexact(x.dtype):
         return mean(x, axis, dtype, out, keepdims, where=where)
+    _require_inexact(dtype)
     total = sum_(_without_nan(x, 0), axis, dtype, None, keepdims, where=where)
     count = sum_(_valid(x, where), axis, I64, None, keepdims)
     return into(share(total, count), out, "unsafe")
@@ -114,6 +122,7 @@ def nanvar(
         return var(
             x, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction
         )
+    _require_inexact(dtype)
     valid = _valid(x, where)
     center = nanmean(x, axis, dtype, None, True, where=where) if mean is NoValue else mean
     apart = choose(valid, x - center, convert(0, x.dtype))
@@ -121,7 +130,7 @@ def nanvar(
         np.square(apart.real) + np.square(apart.imag) if x.dtype.kind == "c" else np.square(apart)
     )
     free = sum_(valid, axis, I64, None, keepdims) - correction_of(ddof, correction)
-    result = share(sum_(squares, axis, None, None, keepdims), free)
+    result = share(sum_(squares, axis, dtype, None, keepdims), free)
     return into(wrap(read(choose(free <= 0, convert(np.nan, result.dtype), result))), out, "unsafe")
 
 

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError, UnsupportedError
 from dsl.frontend.bounds import require_inside
-from dsl.frontend.functions.arguments import ask
+from dsl.frontend.functions.arguments import array_of, ask, flat_view
 from dsl.frontend.library import IMPLEMENTATIONS, implements
 from dsl.frontend.scopes import current_scope, here
-from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, fresh, lift, normalise_axis, read
+from dsl.frontend.strided import strided
+from dsl.frontend.strides import contiguous, is_contiguous
+from dsl.frontend.traced import _FUNCTIONS, _UFUNCS, Traced, lift, normalise_axis, read
+from dsl.frontend.views import Windowed
 from dsl.ir.dims import DimLike
 from dsl.ir.types import I64
 
-__all__ = ["packbits", "reduceat", "sliding_window_view", "unpackbits"]
+__all__ = ["as_strided", "packbits", "reduceat", "sliding_window_view", "unpackbits"]
 
 
 @implements("sliding_window_view")
 def sliding_window_view(
     x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
 ) -> Traced:
-    """Return all windows of a shape, as new trailing axes; a copy, which NumPy's read-only view looks like."""
-    traced = lift(x)
+    """Return a view of all windows of a shape, as new trailing axes; it is not written, `writeable` or not."""
+    traced = array_of(x)
     sizes = tuple(window_shape) if isinstance(window_shape, (tuple, list)) else (window_shape,)
     axes = _window_axes(traced, sizes, axis)
     for size, at in zip(sizes, axes, strict=True):
-        traced = _windows(traced, int(size), at)
-    return traced
+        traced = _windows(traced, Windowed(at, int(size), writeable))
+    return traced  # type: ignore[no-any-return]
 
 
 IMPLEMENTATIONS[np.lib.stride_tricks.sliding_window_view] = sliding_window_view
@@ -48,18 +52,40 @@ def _window_axes(x: Traced, sizes: tuple[Any, ...], axis: Any) -> list[int]:
     return axes
 
 
-def _windows(x: Traced, size: int, axis: int) -> Traced:
-    count = x.shape[axis] - size + 1
+def _windows(x: Traced, view: Windowed) -> Traced:
+    count = x.shape[view.axis] - view.size + 1
     text = "window shape cannot be larger than input array shape"
     if isinstance(count, int) and count < 1:
         raise ShapeError(text, location=here())
     if isinstance(count, Traced):
         ask(np.greater(count, 0), text)
-    starts = _FUNCTIONS["arange"](count).reshape(-1, 1)
-    places = read(starts + _FUNCTIONS["arange"](size))
-    # No index is outside, so none needs the checks that an index of the user's has where there are no elements.
-    taken = fresh(current_scope().emit("gather", read(x), places, axes=(axis,)))
-    return _FUNCTIONS["moveaxis"](taken, (0, 1), (axis, -1))  # type: ignore[no-any-return]
+    return x._view(view)
+
+
+@implements("as_strided")
+def as_strided(
+    x: Any, shape: Any = None, strides: Any = None, subok: bool = False, writeable: bool = True
+) -> Any:
+    """Return a view of the elements at even steps through the memory of an array, all of them in it."""
+    traced = array_of(x)
+    shape = traced.shape if shape is None else tuple(map(operator.index, shape))
+    in_a_row = is_contiguous(traced.shape, traced.strides, traced.itemsize)
+    if strides is None:
+        strides = contiguous(shape, traced.itemsize) if in_a_row else traced.strides
+    if len(shape) != len(strides):
+        raise ShapeError("mismatch in length of strides and shape", location=here())
+    seen = flat_view(traced) if in_a_row else traced  # a step may pass the end of a row
+    view = strided(seen.shape, seen.strides, shape, tuple(map(operator.index, strides)), writeable)
+    if view is None:
+        raise UnsupportedError(
+            f"as_strided with shape {shape} and strides {strides} goes beyond or between the elements of an array with shape "
+            f"{traced.shape} and strides {traced.strides}",
+            location=here(), remedy="use `sliding_window_view`, slices or indices",
+        )  # fmt: skip
+    return seen._view(view)
+
+
+IMPLEMENTATIONS[np.lib.stride_tricks.as_strided] = as_strided
 
 
 @implements("unpackbits")
