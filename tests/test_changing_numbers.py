@@ -217,3 +217,48 @@ def test_many_threads_read_them() -> None:
         thread.join()
     assert not wrong
     assert turn.cache_info().entries <= 8
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.n, self.a, self.name = 1, np.zeros(2), None
+
+
+def in_a_branch(o, x):
+    if x[0] > 0:
+        o.n = 5
+    return x + 1
+
+
+def an_array(o, x):
+    if x[0] > 0:
+        o.a = np.ones(2)
+    return x + 1
+
+
+def in_a_loop(o, x):
+    for k in range(3):
+        if x[k] > 0:
+            o.n = k
+    return x * 2
+
+
+def added(o, x):
+    for k in range(3):
+        o.n += k
+    return o.n * x
+
+
+@pytest.mark.parametrize("plain", [in_a_branch, an_array, in_a_loop, added])
+def test_paths_that_do_not_assign_leave_what_is_outside(plain: Any) -> None:
+    """What an attribute was when the function was traced is not written back."""
+    mine, other, compiled = Kept(), Kept(), dsl.jit(plain)
+    for k in range(8):
+        x = np.full(3, -1.0 if k % 4 else 1.0)
+        np.testing.assert_array_equal(compiled(mine, x), plain(other, x))
+        assert mine.n == other.n
+        np.testing.assert_array_equal(mine.a, other.a)
+        if k % 2:
+            mine.n = other.n = 7 + k
+            mine.a, other.a = np.full(2, 5.0 + k), np.full(2, 5.0 + k)
+    assert compiled.cache_info().misses <= 2

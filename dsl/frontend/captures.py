@@ -19,7 +19,7 @@ import numpy as np
 from dsl.errors import LeakError
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
-from dsl.frontend.scopes import CAPTURE, Capture, Storage, Trace, current_trace
+from dsl.frontend.scopes import FROM_OUTSIDE, Capture, Storage, Trace, current_trace
 from dsl.frontend.signature import describe, is_number
 from dsl.frontend.traced import Kind, Traced, constant, supported_dtype
 from dsl.frontend.trees import forwarded
@@ -133,7 +133,7 @@ def _note_earlier(trace: Trace, value: Any) -> None:
 
 
 _CONTAINERS = (list, dict, set, collections.deque)
-CAPTURE.append(capture)
+FROM_OUTSIDE.append(from_outside)
 
 
 def refuse_leaks(trace: Trace) -> None:

@@ -677,7 +677,7 @@ class Trace:
     def embedded(self, array: np.ndarray) -> Any:
         """Return the handle of an array that code uses as a constant, or None to put its numbers into the graph."""
         place = self.lying.get(id(array))
-        return None if place is None else CAPTURE[0](*place)
+        return None if place is None else FROM_OUTSIDE[0](*place)
 
     @contextmanager
     def calling(self, fn: Any) -> Iterator[None]:
@@ -758,8 +758,8 @@ def device_of_calls() -> str | None:
     return _calls_on.get()
 
 
-CAPTURE: list[Callable[[Any, Any, np.ndarray], Any]] = []
-"""Makes an array outside an input; see `captures`."""
+FROM_OUTSIDE: list[Callable[[Any, Any, Any], Any]] = []
+"""Takes what lies outside of the function; see `captures.from_outside`."""
 
 LISTENERS: list[Callable[[int], None]] = []
 """Told 1 when a trace, or a block of `calls_on`, begins and -1 when it ends."""

@@ -18,7 +18,7 @@ import numpy as np
 from dsl.errors import BranchError, DslError, UndefinedError
 from dsl.frontend.holders import Holder, holder_of, put_back_containers
 from dsl.frontend.objects import was_made_here
-from dsl.frontend.scopes import Scope, current_scope, current_trace, here
+from dsl.frontend.scopes import FROM_OUTSIDE, Scope, current_scope, current_trace, here
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import (
     LEAVES,
@@ -238,6 +238,8 @@ class State:
                     put_back(scope, obj, name, old)
                     if id(old) in scope.opened and not was_made_here(obj):
                         open_attribute(around, obj, name)
+                    else:
+                        _begin_outside(obj, name, old)
                     self.attributes.append((obj, name))
                     found = True
         return found
@@ -297,6 +299,23 @@ class State:
             for cell in range(count):
                 refill(first.objects[cell], first.structures[cell], first.leaves[cell])
             self._put(list(first.objects[:count]))
+
+
+def _begin_outside(obj: Any, name: str, old: Any) -> None:
+    """Let what a branch or loop assigns begin as what calls find outside: paths that do not assign it leave that as it is."""
+    trace = current_trace()
+    if trace is None or id(obj) not in trace.outside or not isinstance(old, _PLAIN):
+        return
+    key = id(obj), name
+    if any(key in scope.attributes for scope in trace.scopes):
+        return
+    found = FROM_OUTSIDE[0](obj, name, old)
+    if found is not old:
+        trace.root.attributes[key] = (obj, name, old)
+        set_attribute(obj, name, found)
+
+
+_PLAIN = (np.ndarray, np.generic, int, float, complex, str, bytes, type(None))
 
 
 def put_in_place(get: Callable[[], list[Any]], names: tuple[str, ...]) -> Callable[[Any], None]:
