@@ -234,9 +234,9 @@ class Compiled(Generic[P, R]):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self._signature.take_apart(args, kwargs, self._needs)
         entry, arguments, is_new = self._entry(arguments, args, kwargs)
-        if is_new and events.LOG is None and _is_direct(entry):
-            return self._first(args, kwargs)
         try:
+            if is_new and events.LOG is None and _is_direct(entry):
+                return self._first(args, kwargs)
             return run(entry, arguments)
         except Exception as error:
             narrow = self._compile_after(error, entry, arguments)
@@ -406,6 +406,8 @@ class Compiled(Generic[P, R]):
         """
         mark = _mark_of(error)
         if entry.pattern is None or mark is None or mark in entry.confirmed:
+            return None
+        if arguments.key in self._entries:  # a first call that was handed on: it has been done
             return None
         reason = f"these sizes alone, since the graph for many sizes raised {_first_line(error)}"
         try:
