@@ -37,6 +37,7 @@ from dsl.frontend.calls import call as call_traced
 from dsl.frontend.scopes import current_trace, device_of_calls
 from dsl.frontend.signature import Arguments, Leaf, Needs, Signature
 from dsl.frontend.sizes import Family, Pattern, what_changed
+from dsl.frontend.tracebacks import shortened
 from dsl.frontend.tracing import trace_call
 from dsl.ir.devices import DeviceName
 from dsl.ir.graph import Graph
@@ -232,8 +233,7 @@ class Compiled(Generic[P, R]):
         return Location(code.co_filename, code.co_firstlineno, code.co_name)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        arguments = self._signature.take_apart(args, kwargs, self._needs)
-        entry, arguments, is_new = self._entry(arguments, args, kwargs)
+        entry, arguments, is_new = self._entry_of(args, kwargs)
         try:
             if is_new and events.LOG is None and _is_direct(entry):
                 return self._first(args, kwargs)
@@ -302,6 +302,13 @@ class Compiled(Generic[P, R]):
         return f"<dsl.jit of {getattr(self._fn, '__qualname__', self._fn)}>"
 
     # -- compiling -------------------------------------------------------------------------------------------------
+
+    def _entry_of(self, args: Any, kwargs: Any) -> tuple[Lowered, Arguments, bool]:
+        try:
+            arguments = self._signature.take_apart(args, kwargs, self._needs)
+            return self._entry(arguments, args, kwargs)
+        except Exception as error:
+            raise shortened(error)  # noqa: B904 - it is the same error
 
     def _entry(
         self, arguments: Arguments, args: Any, kwargs: Any
@@ -415,7 +422,7 @@ class Compiled(Generic[P, R]):
                 narrow = self._compile(arguments, reason)
                 self._entries.setdefault(arguments.key, []).append(narrow)
         except Exception as found:
-            raise found from None
+            raise shortened(found) from None
         return narrow if _repeatable(entry.optimized) else None
 
     def _compile(
@@ -495,8 +502,7 @@ class Compiled(Generic[P, R]):
         """Compile for these arguments without running, and return what was made."""
         if self._here() is not self:
             return self._here().lower(*args, **kwargs)
-        arguments = self._signature.take_apart(args, kwargs, self._needs)
-        return self._entry(arguments, args, kwargs)[0]
+        return self._entry_of(args, kwargs)[0]
 
     def ir(self, *args: P.args, **kwargs: Any) -> str:  # type: ignore[valid-type]
         """Return the IR for these arguments as text; `stage=` chooses one of `STAGES`."""
@@ -634,7 +640,12 @@ def _names(given: Iterable[str] | str) -> tuple[str, ...]:
 
 
 def _is_direct(entry: Lowered) -> bool:
-    return isinstance(entry.executable, Executable) and entry.executable.direct is not None
+    """Tell whether a built-in can run the call that an entry was just compiled for.
+
+    Guards are not asked for that call: tracing may have changed what they look at, and then each look would compile anew.
+    """
+    made = entry.executable
+    return isinstance(made, Executable) and made.direct is not None and not entry.traced.guards
 
 
 def _run_instead(narrow: Lowered, arguments: Arguments, wide: Lowered, first: Exception) -> Any:

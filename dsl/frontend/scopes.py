@@ -46,6 +46,7 @@ __all__ = [
     "device_of_calls",
     "here",
     "is_here",
+    "is_own",
     "move",
     "tracing",
 ]
@@ -89,6 +90,12 @@ def here() -> Location | None:
     if frame.f_lasti not in lines.found:
         lines.found[frame.f_lasti] = _locate(frame, lines)
     return lines.found[frame.f_lasti]
+
+
+@functools.cache
+def is_own(file: str) -> bool:
+    """Tell whether code is of dsl itself, or written by it."""
+    return file.startswith((f"{_OWN}{os.sep}", "<dsl "))
 
 
 @functools.cache

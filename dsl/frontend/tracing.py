@@ -51,7 +51,7 @@ from dsl.frontend.views import (
 )
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Graph, Value
-from dsl.ir.location import Location
+from dsl.ir.location import Location, definition_of
 from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
 from dsl.ir.sameness import identity
@@ -404,12 +404,17 @@ def _trace_once(
         except RecursionError:
             raise NonConcreteError(
                 f"`{trace.root.name}` calls itself without end while it is traced: whether it stops depends on traced values",
+                location=definition_of(fn),
                 remedy="make the argument that ends the recursion static (`static_argnames`), or write a loop",
             ) from None
         except BaseException:
             put_originals_back(trace)
             raise
-        return _finish(trace, arguments, inputs, result, tree, before)
+        try:
+            return _finish(trace, arguments, inputs, result, tree, before)
+        except DslError as error:
+            error.location = error.location or definition_of(fn)
+            raise
 
 
 def _make_inputs(
