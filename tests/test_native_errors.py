@@ -764,6 +764,18 @@ def test_sizes_that_the_call_decides_are_not_negative(name: str) -> None:
             np.testing.assert_array_equal(f(n), fn(n))
 
 
+def test_errors_of_a_view_that_is_returned_have_the_line_of_the_function() -> None:
+    def row(x, k):
+        halves = x.reshape(2, -1)
+        return halves[k]
+
+    f = dsl.jit(row)
+    for n in (4, 6, 8, 10):
+        with pytest.raises(IndexError, match="index 5 is out of bounds") as caught:
+            f(np.ones(n), 5)
+        assert "return halves[k]" in "".join(caught.value.__notes__)
+
+
 def test_a_size_that_is_negative_leaves_arguments_as_they_were() -> None:
     def mark(x, n):
         x[0] = 5.0

@@ -793,6 +793,8 @@ def current_scope() -> Scope:
             location=here(),
             remedy="return the value from the function instead of storing it in a global, a list or an attribute",
         )
-    scope = _stack.traces[-1].scopes[-1]
-    scope.loc = here()
+    trace = _stack.traces[-1]
+    scope = trace.scopes[-1]
+    if not trace.finishing:  # the function has returned: its last line stays
+        scope.loc = here()
     return scope

@@ -410,10 +410,11 @@ def _trace_once(
         except BaseException:
             put_originals_back(trace)
             raise
+        definition = definition_of(fn)
         try:
-            return _finish(trace, arguments, inputs, result, tree, before)
+            return _finish(trace, arguments, inputs, result, tree, before, definition)
         except DslError as error:
-            error.location = error.location or definition_of(fn)
+            error.location = error.location or definition
             raise
 
 
@@ -581,10 +582,12 @@ def _finish(
     result: Any,
     tree: dict[str, Any],
     before: dict[str, Any],
+    definition: Location | None,
 ) -> TracedFunction:
     _refuse_stand_ins(trace, result)
     outputs = _Outputs(trace)
     trace.finishing = True
+    trace.root.loc = trace.root.loc or definition
     leaves, structure = flatten(result)
     sources = [outputs.source(leaf) for leaf in leaves]
     containers = _changed_containers(arguments, tree, before, outputs)
