@@ -37,6 +37,7 @@ from dsl.frontend.calls import call as call_traced
 from dsl.frontend.scopes import current_trace, device_of_calls
 from dsl.frontend.signature import Arguments, Leaf, Needs, Signature
 from dsl.frontend.sizes import Family, Pattern, what_changed
+from dsl.frontend.tracebacks import shortened
 from dsl.frontend.tracing import trace_call
 from dsl.ir.devices import DeviceName
 from dsl.ir.graph import Graph
@@ -236,13 +237,10 @@ class Compiled(Generic[P, R]):
         return Location(code.co_filename, code.co_firstlineno, code.co_name)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        arguments = self._signature.take_apart(args, kwargs, self._needs)
-        entry, arguments, is_new = self._entry(arguments, args, kwargs)
-        direct = is_new and events.LOG is None and _is_direct(entry) and _raises_last_words(entry)
-        # What never is as it was when it was traced is compiled for each call, which must not look for a graph again.
-        if direct and entry.traced.guard_failure(arguments) is None:
-            return self._first(args, kwargs)
+        entry, arguments, is_new = self._entry_of(args, kwargs)
         try:
+            if is_new and events.LOG is None and _is_direct(entry):
+                return self._first(args, kwargs)
             return run(entry, arguments)
         except Exception as error:
             narrow = self._compile_after(error, entry, arguments)
@@ -308,6 +306,13 @@ class Compiled(Generic[P, R]):
         return f"<dsl.jit of {getattr(self._fn, '__qualname__', self._fn)}>"
 
     # -- compiling -------------------------------------------------------------------------------------------------
+
+    def _entry_of(self, args: Any, kwargs: Any) -> tuple[Lowered, Arguments, bool]:
+        try:
+            arguments = self._signature.take_apart(args, kwargs, self._needs)
+            return self._entry(arguments, args, kwargs)
+        except Exception as error:
+            raise shortened(error)  # noqa: B904 - it is the same error
 
     def _entry(
         self, arguments: Arguments, args: Any, kwargs: Any
@@ -436,13 +441,15 @@ class Compiled(Generic[P, R]):
         mark = _mark_of(error)
         if entry.pattern is None or mark is None or mark in entry.confirmed:
             return None
+        if arguments.key in self._entries:  # a first call that was handed on: it has been done
+            return None
         reason = f"these sizes alone, since the graph for many sizes raised {_first_line(error)}"
         try:
             with self._lock:
                 narrow = self._compile(arguments, reason)
                 self._entries.setdefault(arguments.key, []).append(narrow)
         except Exception as found:
-            raise found from None
+            raise shortened(found) from None
         return narrow if _repeatable(entry.optimized) else None
 
     def _compile(
@@ -529,8 +536,7 @@ class Compiled(Generic[P, R]):
         """Compile for these arguments without running, and return what was made."""
         if self._here() is not self:
             return self._here().lower(*args, **kwargs)
-        arguments = self._signature.take_apart(args, kwargs, self._needs)
-        return self._entry(arguments, args, kwargs)[0]
+        return self._entry_of(args, kwargs)[0]
 
     def ir(self, *args: P.args, **kwargs: Any) -> str:  # type: ignore[valid-type]
         """Return the IR for these arguments as text; `stage=` chooses one of `STAGES`."""
@@ -668,12 +674,12 @@ def _names(given: Iterable[str] | str) -> tuple[str, ...]:
 
 
 def _is_direct(entry: Lowered) -> bool:
-    return isinstance(entry.executable, Executable) and entry.executable.direct is not None
+    """Tell whether a built-in can run the call that an entry was just compiled for.
 
-
-def _raises_last_words(entry: Lowered) -> bool:
-    """Tell whether what a built-in raises stands, or the built-in hands the call to what looks for better words."""
-    return entry.pattern is None or _repeatable(entry.optimized)
+    Guards are not asked for that call: tracing may have changed what they look at, and then each look would compile anew.
+    """
+    made = entry.executable
+    return isinstance(made, Executable) and made.direct is not None and not entry.traced.guards
 
 
 def _run_instead(narrow: Lowered, arguments: Arguments, wide: Lowered, first: Exception) -> Any:

@@ -13,9 +13,11 @@ import linecache
 import math
 import os
 import pickle
+import random
 import subprocess
 import sys
 import threading
+import traceback
 import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ from plainly import check_as_plain
 
 import dsl
 from dsl.config import config
+from dsl.errors import UnsupportedError
 from dsl.frontend import convert, scopes
 from dsl.ir.parser import parse
 
@@ -1085,3 +1088,81 @@ def test_donated_arguments_are_parameters() -> None:
     np.testing.assert_array_equal(f(np.ones(3), np.ones(3)), np.full(3, 2.0))
     with pytest.raises(dsl.DslError, match="donate names z, but `<lambda>` takes x, y"):
         dsl.jit(lambda x, y: x + y, donate=("x", "z"))
+
+
+def test_tracebacks_leave_out_what_dsl_does() -> None:
+    def inner(x):
+        return misspelt + x  # type: ignore[name-defined]  # noqa: F821
+
+    def outer(x):
+        return inner(x)
+
+    def files(**options: Any) -> list[str]:
+        with dsl.config.override(**options), pytest.raises(NameError) as caught:
+            dsl.jit(outer)(line())
+        return [Path(frame.filename).name for frame in traceback.extract_tb(caught.tb)]
+
+    own = Path(__file__).name
+    found = files()
+    assert found[-2:] == [own, own]
+    assert set(found) == {own, "compile.py"}
+    assert "tracing.py" in files(traceback_filtering="off")
+
+
+def test_arguments_that_do_not_fit_the_signature_name_the_function() -> None:
+    @dsl.jit
+    def scaled(x, factor):
+        return x * factor
+
+    with pytest.raises(TypeError, match=r"scaled\(\) missing a required argument: 'factor'"):
+        scaled(line())
+    with pytest.raises(TypeError, match=r"scaled\(\) too many positional arguments"):
+        scaled(line(), 1.0, 2.0)
+
+
+def test_what_cannot_be_returned_is_reported_at_the_function() -> None:
+    @dsl.jit
+    def described(x):
+        return f"the sum is {x.sum()}"
+
+    with pytest.raises(UnsupportedError, match="cannot be returned") as caught:
+        described(line())
+    assert "def described(x):" in str(caught.value)
+
+
+def test_a_subclass_of_arrays_is_refused_by_the_name_of_the_argument() -> None:
+    with pytest.raises(UnsupportedError, match=r"the argument `pair\[1\]` is a MaskedArray"):
+        dsl.jit(lambda pair: pair[0])((line(), np.ma.masked_array(line())))
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: random.Random(0).random()])
+def test_numbers_of_pythons_generator_are_refused(draw: Any) -> None:
+    with pytest.raises(UnsupportedError, match="would give the same numbers at every call"):
+        dsl.jit(lambda x: x * draw())(line())
+
+
+def test_eval_sees_only_the_names_that_it_is_given() -> None:
+    with pytest.raises(UnsupportedError, match="`eval` does not see the variables"):
+        dsl.jit(lambda x: eval("x + 1"))(line())
+    got = dsl.jit(lambda x: eval("x + 1", {"x": x}))(line())
+    np.testing.assert_array_equal(got, line() + 1)
+
+
+def test_elements_cannot_be_deleted() -> None:
+    def shorten(x):
+        del x[0]
+        return x
+
+    with pytest.raises(ValueError, match="cannot delete array elements"):
+        dsl.jit(shorten)(line())
+
+
+@pytest.mark.parametrize("other", ["a", b"a", None])
+def test_no_element_is_equal_to_a_text_or_to_none(other: Any) -> None:
+    for dtype in (float, int, bool, complex):
+        x = np.array([0, 1, 2]).astype(dtype)
+        f = dsl.jit(lambda x: (x == other, other != x, x[0] == other))
+        got, want = f(x), (x == other, other != x, x[0] == other)
+        np.testing.assert_array_equal(got[0], want[0])
+        np.testing.assert_array_equal(got[1], want[1])
+        assert bool(got[2]) == bool(want[2])

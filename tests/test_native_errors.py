@@ -725,6 +725,29 @@ NEGATIVE = {
     "eye": (lambda n: np.eye(4, n), "negative dimensions"),
     "tri": (lambda n: np.tri(n, 4), "negative dimensions"),
     "vander": (lambda n: np.vander(np.ones(2), n), "negative dimensions"),
+    "zeros": (lambda n: np.zeros(n), "negative dimensions"),
+    "sum of ones": (lambda n: np.ones(n).sum(), "negative dimensions"),
+    "two sizes": (lambda n: np.zeros((n, n - 1)).sum(), "negative dimensions"),
+    "full": (lambda n: np.full((n, 3), np.arange(3.0)) + 1, "negative dimensions"),
+    "shape of empty": (lambda n: np.empty(n).shape, "negative dimensions"),
+    "zeros_like": (lambda n: np.zeros_like(np.ones(2), shape=n).sum(), "negative dimensions"),
+    "broadcast_to": (lambda n: np.broadcast_to(2.0, n).sum(), "must be non-negative"),
+    "indices": (lambda n: np.indices((n, 2)).sum(), "negative dimensions"),
+    "tile": (lambda n: np.tile(np.ones(3), n).sum(), "negative dimensions"),
+    "resize": (lambda n: np.resize(np.ones(3), n).sum(), "must be non-negative"),
+    "linspace": (lambda n: np.linspace(0, 1, n).sum(), "must be non-negative"),
+    "bincount": (lambda n: np.bincount([0, 1], minlength=n), "'minlength' must not be negative"),
+    "one_hot": (lambda n: dsl.nn.one_hot(np.array([0, 1]), n), "negative dimensions"),
+    "normal": (
+        lambda n: dsl.random.normal(dsl.random.key(0), (n, 2)).sum(),
+        "negative dimensions",
+    ),
+    "permutation": (
+        lambda n: dsl.random.permutation(dsl.random.key(0), n).sum(),
+        "negative dimensions",
+    ),
+    "rfftfreq": (lambda n: np.fft.rfftfreq(n + (n == 0)).sum(), "negative dimensions"),
+    "loop": (lambda n: sum(np.zeros(n).sum() + k for k in range(3)), "negative dimensions"),
 }
 
 
@@ -733,12 +756,46 @@ def test_sizes_that_the_call_decides_are_not_negative(name: str) -> None:
     """What was written before the memory of the result ended the process, or another array's contents."""
     fn, message = NEGATIVE[name]
     f = dsl.jit(fn)
-    for n in (3, 2, -1, -2, 0, -5, 1):
+    for n in (3, 2, -1, -2, 0, -5, 1) if name != "two sizes" else (3, 2, -1, -2, 1):
         if n < 0:
             with pytest.raises(ValueError, match=message):
                 f(n)
         else:
             np.testing.assert_array_equal(f(n), fn(n))
+
+
+def test_errors_of_a_view_that_is_returned_have_the_line_of_the_function() -> None:
+    def row(x, k):
+        halves = x.reshape(2, -1)
+        return halves[k]
+
+    f = dsl.jit(row)
+    for n in (4, 6, 8, 10):
+        with pytest.raises(IndexError, match="index 5 is out of bounds") as caught:
+            f(np.ones(n), 5)
+        assert "return halves[k]" in "".join(caught.value.__notes__)
+
+
+def test_a_size_that_is_negative_leaves_arguments_as_they_were() -> None:
+    def mark(x, n):
+        x[0] = 5.0
+        return np.zeros(n) + x[0]
+
+    f, x = dsl.jit(mark), np.ones(3)
+    for n in (-1, -4, 2, -2):
+        if n < 0:
+            with pytest.raises(ValueError, match="negative dimensions"):
+                f(x, n)
+        else:
+            np.testing.assert_array_equal(f(x.copy(), n), mark(x.copy(), n))
+        np.testing.assert_array_equal(x, 1.0)
+
+
+@pytest.mark.parametrize("window", [np.hanning, np.bartlett, np.blackman, np.hamming])
+def test_a_window_of_fewer_than_no_points_has_none(window: Any) -> None:
+    f = dsl.jit(lambda n: window(n - 4))
+    for n in (7, 8, 5, 4, 3, 0):
+        np.testing.assert_allclose(f(n), window(n - 4), atol=1e-15)
 
 
 def test_a_reshape_to_no_rows_that_the_call_decides_is_refused() -> None:

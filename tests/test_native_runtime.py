@@ -1409,6 +1409,7 @@ def test_control_groups_limit_memory(
 def test_blas_uses_no_more_threads_than_we_may() -> None:
     import scipy.linalg  # noqa: F401  # loads its BLAS
 
+    runtime.ensure_loaded()
     pool.limit_blas(1 << 20)
     found = [blas for blas in map(pool._open_blas, pool._blas_paths(len(sys.modules))) if blas]
     if not found:
@@ -1421,6 +1422,19 @@ def test_blas_uses_no_more_threads_than_we_may() -> None:
         assert all(blas.get_threads() == blas.most for blas in found)
     finally:
         pool.apply_limit()
+
+
+def test_a_blas_that_a_program_loads_is_held_to_the_threads_we_may_use() -> None:
+    code = (
+        "import sys, numpy as np, dsl\n"
+        "from dsl.codegen.cpu import pool\n"
+        "m = np.ones((40, 40), complex)\n"
+        "dsl.jit(lambda m: m @ m)(m)\n"
+        "found = map(pool._open_blas, pool._blas_paths(len(sys.modules)))\n"
+        "assert {blas.get_threads() for blas in found if blas} <= {1}\n"
+    )
+    one = os.environ | {"DSL_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], env=one, check=True)
 
 
 def test_a_lower_setting_of_blas_by_others_is_kept() -> None:

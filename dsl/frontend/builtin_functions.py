@@ -301,7 +301,23 @@ def _nditer(x: Any, *args: Any, **kwargs: Any) -> Any:
     return loops.Rows((x.T if order == "F" else x).reshape(-1))
 
 
+def _evaluated(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`eval` and `exec`: without names that are given to them, they would see those of dsl instead of the user's."""
+
+    def apply(source: Any, /, globals: Any = None, locals: Any = None) -> Any:
+        if globals is not None:
+            return run(source, globals, locals)
+        raise UnsupportedError(
+            f"`{run.__name__}` does not see the variables of a compiled function",
+            location=here(),
+            remedy="write the expression itself, or call it outside of the compiled function",
+        )
+
+    return apply
+
+
 BUILTINS.update({
+    builtins.eval: _evaluated(eval), builtins.exec: _evaluated(exec),
     builtins.len: length_of, builtins.range: loops.range_, builtins.enumerate: loops.enumerate_, builtins.zip: loops.zip_,
     builtins.reversed: loops.reversed_, builtins.int: to_int, builtins.float: to_float, builtins.complex: _complex,
     builtins.bool: _bool, builtins.print: print_, builtins.sum: sum_of, builtins.abs: abs, builtins.any: _quantified(any, False),

@@ -426,12 +426,10 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(owner, str) and formatting.has_text_values((*args, *kwargs.values())):
         method = formatting.STRING_METHODS.get(fn.__name__)
         return formatting.refuse() if method is None else method(owner, *args, **kwargs)
-    if type(owner).__module__.startswith("numpy.random") or (
-        getattr(fn, "__module__", None) or ""
-    ).startswith("numpy.random"):
-        _refuse_random(
-            types.SimpleNamespace(__module__="numpy.random", __name__=getattr(fn, "__name__", ""))
-        )
+    for module in (type(owner).__module__, getattr(fn, "__module__", None) or ""):
+        if module.startswith("numpy.random") or module == "random":
+            name = getattr(fn, "__name__", "")
+            _refuse_random(types.SimpleNamespace(__module__=module.split("._")[0], __name__=name))
     if isinstance(owner, Traced):
         reads = fn.__name__ in ("take", "item", "__getitem__")
         return adopt(_call_library(fn, reads, args, kwargs))

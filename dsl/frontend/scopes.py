@@ -46,6 +46,7 @@ __all__ = [
     "device_of_calls",
     "here",
     "is_here",
+    "is_own",
     "move",
     "tracing",
 ]
@@ -89,6 +90,12 @@ def here() -> Location | None:
     if frame.f_lasti not in lines.found:
         lines.found[frame.f_lasti] = _locate(frame, lines)
     return lines.found[frame.f_lasti]
+
+
+@functools.cache
+def is_own(file: str) -> bool:
+    """Tell whether code is of dsl itself, or written by it."""
+    return file.startswith((f"{_OWN}{os.sep}", "<dsl "))
 
 
 @functools.cache
@@ -809,6 +816,8 @@ def current_scope() -> Scope:
             location=here(),
             remedy="return the value from the function instead of storing it in a global, a list or an attribute",
         )
-    scope = _stack.traces[-1].scopes[-1]
-    scope.loc = here()
+    trace = _stack.traces[-1]
+    scope = trace.scopes[-1]
+    if not trace.finishing:  # the function has returned: its last line stays
+        scope.loc = here()
     return scope

@@ -136,14 +136,17 @@ class Signature:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs | None = None
     ) -> Arguments:
         """Bind a call and describe its leaves: which Python numbers are static is up to `needs`."""
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}() {error}") from None
         bound.apply_defaults()
         values = dict(bound.arguments)
         dynamic = {name: value for name, value in values.items() if name not in self.static}
         leaves, structure = flatten(dynamic)
         paths = [_pretty(path) for path, _ in leaves_with_paths(dynamic)]
         needs = needs or Needs()
-        described = tuple(map(describe, leaves, map(needs.level_of, paths)))
+        described = tuple(map(describe, leaves, map(needs.level_of, paths), paths))
         fixed = tuple(
             (name, self._static(name, values[name])) for name in values if name in self.static
         )
@@ -177,12 +180,12 @@ def _pretty(path: str) -> str:
     return name + rest
 
 
-def describe(leaf: Any, static_level: int = 0) -> Leaf:
+def describe(leaf: Any, static_level: int = 0, path: str = "") -> Leaf:
     """Describe one leaf."""
     if isinstance(leaf, np.ndarray):
         if type(leaf) is not np.ndarray and not isinstance(leaf, np.memmap):
             raise UnsupportedError(
-                f"an argument is a {type(leaf).__name__}",
+                f"the argument `{path}` is a {type(leaf).__name__}",
                 remedy="pass a plain array: `np.asarray(x)`",
             )
         dtype = supported_dtype(leaf.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.errors import NonConcreteError, UnsupportedError
+from dsl.errors import NonConcreteError, ShapeError, UnsupportedError
 from dsl.frontend.array_likes import as_arrays
 from dsl.frontend.calls import call
 from dsl.frontend.captures import adopt, from_outside
@@ -107,6 +107,12 @@ def delete_item(obj: Any, key: Any) -> None:
     own = own_method(obj, "__delitem__")
     if own is not None:
         call(own, obj, key)
+    elif isinstance(obj, Traced):
+        raise ShapeError(
+            "cannot delete array elements",
+            location=here(),
+            remedy="call `np.delete`, which returns a new array",
+        )
     else:
         del obj[key]
 

@@ -538,6 +538,20 @@ def _operator(ufunc: np.ufunc, reflected: bool) -> Callable[[Traced, Any], Any]:
     return apply
 
 
+def _comparison(ufunc: np.ufunc) -> Callable[[Traced, Any], Any]:
+    compare = _operator(ufunc, False)
+
+    def apply(self: Traced, other: Any) -> Any:
+        if self.kind is not Kind.ARRAY or not isinstance(other, (str, bytes, type(None))):
+            return compare(self, other)
+        if ufunc not in (np.equal, np.not_equal):
+            return NotImplemented
+        never = _UFUNCS["operator"](np.less, (self, self))  # no element is equal to such an object
+        return never if ufunc is np.equal else _UFUNCS["operator"](np.logical_not, (never,))
+
+    return apply
+
+
 def _inplace(ufunc: np.ufunc) -> Callable[[Traced, Any], Any]:
     def apply(self: Traced, other: Any) -> Any:
         if not _is_operand(other):
@@ -570,7 +584,7 @@ for _name, _ufunc in _BINARY.items():
     if _name != "divmod":
         setattr(Traced, f"__i{_name}__", _inplace(_ufunc))
 for _name, _ufunc in _COMPARE.items():
-    setattr(Traced, f"__{_name}__", _operator(_ufunc, False))
+    setattr(Traced, f"__{_name}__", _comparison(_ufunc))
 for _name, _ufunc in _UNARY.items():
     setattr(Traced, f"__{_name}__", lambda self, ufunc=_ufunc: _UFUNCS["operator"](ufunc, (self,)))
 

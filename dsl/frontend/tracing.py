@@ -60,7 +60,7 @@ from dsl.frontend.views import (
 )
 from dsl.ir.dims import Dim, symbols_of
 from dsl.ir.graph import Graph, Value
-from dsl.ir.location import Location
+from dsl.ir.location import Location, definition_of
 from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
 from dsl.ir.sameness import identity
@@ -438,12 +438,18 @@ def _trace_once(
         except RecursionError:
             raise NonConcreteError(
                 f"`{trace.root.name}` calls itself without end while it is traced: whether it stops depends on traced values",
+                location=definition_of(fn),
                 remedy="make the argument that ends the recursion static (`static_argnames`), or write a loop",
             ) from None
         except BaseException:
             put_originals_back(trace)
             raise
-        return _finish(trace, arguments, inputs, result, tree, before)
+        definition = definition_of(fn)
+        try:
+            return _finish(trace, arguments, inputs, result, tree, before, definition)
+        except DslError as error:
+            error.location = error.location or definition
+            raise
 
 
 def _make_inputs(
@@ -610,10 +616,12 @@ def _finish(
     result: Any,
     tree: dict[str, Any],
     before: dict[str, Any],
+    definition: Location | None,
 ) -> TracedFunction:
     _refuse_stand_ins(trace, result)
     outputs = _Outputs(trace)
     trace.finishing = True
+    trace.root.loc = trace.root.loc or definition
     leaves, structure = flatten(result)
     sources = [outputs.source(leaf) for leaf in leaves]
     containers = _changed_containers(arguments, tree, before, outputs)

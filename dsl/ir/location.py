@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-__all__ = ["Location"]
+__all__ = ["Location", "definition_of"]
 
 _GRADIENT = " (gradient)"
 
@@ -58,3 +61,14 @@ class Location:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+
+def definition_of(fn: Callable[..., Any]) -> Location | None:
+    """Return where a function is defined, below its decorators, if it is one of Python."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is None:
+        return None
+    line = code.co_firstlineno
+    while linecache.getline(code.co_filename, line).lstrip().startswith("@"):
+        line += 1
+    return Location(code.co_filename, line, code.co_name)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsl.codegen.cpu import cache, elf, jit
+from dsl.codegen.cpu import cache, elf, jit, pool
 
 __all__ = ["Note", "code", "find", "load", "provide", "recipe", "routine"]
 
@@ -102,7 +102,10 @@ def _provide(symbol: str) -> bool:
     from dsl.codegen.library import foreign
 
     if foreign.is_foreign(symbol):
+        loaded = len(sys.modules)
         jit.define(symbol, foreign.address_of(symbol))
+        if len(sys.modules) != loaded:  # it may have loaded a BLAS, which knows of no limit yet
+            pool.limit_blas(pool.count())
         return True
     note = find(routine(symbol))
     found = None if note is None else code(note)

@@ -19,6 +19,7 @@ from dsl.frontend.traced import (
     _FUNCTIONS,
     Kind,
     Traced,
+    as_shape,
     cast,
     fresh,
     lift,
@@ -37,8 +38,8 @@ from dsl.ir.types import BFLOAT16, BOOL, I64, Shape, size_of
 __all__ = [
     "NoValue", "agree", "along", "array_of", "ask", "box", "broadcast", "common", "convert", "convert_array", "counter", "dims_of",
     "drop_view", "flat_view", "gather_axis", "into", "is_half", "is_inexact", "is_symbolic", "keep_dims", "merge_axes",
-    "normal_axes", "normal_axis", "number", "plain", "reduced_axes", "result_dtype", "splat", "vector_of", "weak",
-    "with_dims",
+    "normal_axes", "normal_axis", "number", "plain", "reduced_axes", "result_dtype", "shape_of_new", "splat", "vector_of",
+    "weak", "with_dims",
 ]  # fmt: skip
 
 Array = Any  # a Traced, typed loosely so that NumPy's own functions accept it
@@ -274,6 +275,11 @@ def not_negative(dim: DimLike, message: str = "negative dimensions are not allow
     if bound is None or bound < 0 or any(lower_bound(symbol) == 0 for symbol in symbols_of(dim)):
         ask(np.greater_equal(lift(number(dim)), 0), message)
     return dim
+
+
+def shape_of_new(shape: Any, message: str = "negative dimensions are not allowed") -> Shape:
+    """Return the shape of an array to be made; the program makes sure that sizes which it computes are not negative."""
+    return tuple(not_negative(dim, message) for dim in as_shape(shape))
 
 
 def agree(one: DimLike, other: DimLike, message: str, error: str = "ValueError") -> None:

@@ -17,8 +17,10 @@ from dsl.frontend.functions.arguments import (
     drop_view,
     is_half,
     is_inexact,
+    not_negative,
     number,
     result_dtype,
+    shape_of_new,
     splat,
 )
 from dsl.frontend.functions.elementwise import where
@@ -30,7 +32,6 @@ from dsl.frontend.traced import (
     Kind,
     Traced,
     as_dim,
-    as_shape,
     axes_of_new,
     cast,
     concrete,
@@ -183,7 +184,7 @@ def require(a: Any, dtype: Any = None, requirements: Any = None, *, like: Any = 
 
 
 def _full(shape: Any, value: Any, dtype: Any, order: Any = "C") -> Array:
-    dims = as_shape(shape)
+    dims = shape_of_new(shape)
     return lay_out(splat(value, dims, dtype), _axes(len(dims), order))
 
 
@@ -223,7 +224,7 @@ def full(
     """Return an array full of one value, which broadcasts to the shape."""
     value = lift(fill_value)
     target = value.dtype if dtype is None else supported_dtype(dtype)
-    dims = as_shape(shape)
+    dims = shape_of_new(shape)
     return _filled(dims, fill_value, target, _axes(len(dims), order))
 
 
@@ -239,7 +240,7 @@ def _filled(dims: Shape, fill_value: Any, dtype: Any, axes: tuple[int, ...]) -> 
 
 def _like(prototype: Any, value: Any, dtype: Any, shape: Any, order: Any) -> Array:
     x = array_of(prototype)
-    dims = dims_of(x) if shape is None else as_shape(shape)
+    dims = dims_of(x) if shape is None else shape_of_new(shape)
     return lay_out(
         splat(value, dims, x.dtype if dtype is None else dtype), _axes_like(x, dims, order)
     )
@@ -295,7 +296,7 @@ def full_like(
 ) -> Any:
     """Return an array full of one value, of the shape and dtype of another."""
     x = array_of(a)
-    dims = dims_of(x) if shape is None else as_shape(shape)
+    dims = dims_of(x) if shape is None else shape_of_new(shape)
     target = x.dtype if dtype is None else supported_dtype(dtype)
     return _filled(dims, fill_value, target, _axes_like(x, dims, order))
 
@@ -418,8 +419,8 @@ def linspace(
 ) -> Any:
     """Return evenly spaced numbers over an interval."""
     count = as_dim(num)
-    if isinstance(count, int) and count < 0:
-        raise ShapeError(f"Number of samples, {count}, must be non-negative.", location=here())
+    shown = count if isinstance(count, int) else "num"
+    not_negative(count, f"Number of samples, {shown}, must be non-negative.")
     first, last = array_of(start), array_of(stop)
     loop = _inexact(result_dtype(first, last))
     target = loop if dtype is None else supported_dtype(dtype)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import IndexTypeError, ShapeError, TypeRuleError
+from dsl.frontend.functions.arguments import not_negative
 from dsl.frontend.functions.values import Array, iota
 from dsl.frontend.library import implements
 from dsl.frontend.scopes import current_scope, here
@@ -280,7 +281,7 @@ def _size_argument(n: Any) -> DimLike:
     whole = n.dtype.kind in "iu" if isinstance(n, Traced) else isinstance(n, (int, np.integer))
     if not whole:
         raise ShapeError("n should be an integer", location=here())
-    return as_dim(n)
+    return not_negative(as_dim(n))
 
 
 @implements("fftfreq", namespace="fft", creates=True)

@@ -20,6 +20,7 @@ from dsl.frontend.functions.arguments import (
     not_negative,
     number,
     result_dtype,
+    shape_of_new,
     splat,
 )
 from dsl.frontend.functions.creation import arange, linspace
@@ -29,6 +30,7 @@ from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import (
     _FUNCTIONS,
     Traced,
+    as_dim,
     as_shape,
     fresh,
     lift,
@@ -36,7 +38,7 @@ from dsl.frontend.traced import (
     supported_dtype,
 )
 from dsl.frontend.views import Broadcasted
-from dsl.ir.dims import DimLike
+from dsl.ir.dims import DimLike, dim_max
 
 Array = Any
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -181,7 +183,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 @implements("indices", creates=True)
 def indices(dimensions: Any, dtype: Any = int, sparse: bool = False) -> Any:
     """Return the index of each element, per axis."""
-    shape = as_shape(dimensions) if dimensions != () else ()
+    shape = shape_of_new(dimensions) if dimensions != () else ()
     target = supported_dtype(dtype)
     grids = [along(counter(d, target), k, len(shape)) for k, d in enumerate(shape)]
     if sparse:
@@ -286,7 +288,7 @@ def diag_indices_from(arr: Any) -> Any:
 
 def _window_index(M: Any) -> tuple[Array, Any]:
     """Return 1-M, 3-M, …, M-1 as floats and M - 1, at least 1."""
-    (count,) = as_shape(M) if isinstance(M, Traced) else (max(operator.index(M), 0),)
+    count = dim_max(as_dim(M), 0) if isinstance(M, Traced) else max(operator.index(M), 0)
     span = number(count)
     return counter(count, F64) * 2.0 + (1.0 - span), np.maximum(span - 1.0, 1.0)
 

@@ -59,6 +59,8 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0) -> Any:
     least = operator.index(minlength) if not isinstance(minlength, Traced) else minlength
     if isinstance(least, int) and least < 0:
         raise ShapeError("'minlength' must not be negative", location=here())
+    if isinstance(least, Traced):
+        ask(np.greater_equal(least, 0), "'minlength' must not be negative")
     if weights is not None:
         weights = convert(vector_of(weights), F64)
         text = "The weights and list don't have the same length."

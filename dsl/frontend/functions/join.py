@@ -27,6 +27,7 @@ from dsl.frontend.functions.arguments import (
     not_negative,
     number,
     result_dtype,
+    shape_of_new,
     splat,
     with_dims,
 )
@@ -37,7 +38,6 @@ from dsl.frontend.traced import (
     Kind,
     Traced,
     as_dim,
-    as_shape,
     cast,
     concrete,
     fresh,
@@ -304,7 +304,7 @@ def unstack(x: Any, /, *, axis: Any = 0) -> Any:
 def tile(A: Any, reps: Any) -> Any:
     """Repeat an array along its axes."""
     x = array_of(A)
-    counts = as_shape(reps)
+    counts = shape_of_new(reps)
     rank = max(x.ndim, len(counts))
     counts = (1,) * (rank - len(counts)) + counts
     dims = (1,) * (rank - x.ndim) + dims_of(x)
@@ -360,7 +360,7 @@ def _repeat_each(x: Array, counts: Array, axis: int) -> Array:
 def resize(a: Any, new_shape: Any) -> Any:
     """Return an array of a new shape, filled with repeated copies."""
     flat = ravel(array_of(a))
-    target = as_shape(new_shape)
+    target = shape_of_new(new_shape, "all elements of `new_shape` must be non-negative")
     (own,) = dims_of(flat)
     total = size_of(target)
     if total == 0 or own == 0:

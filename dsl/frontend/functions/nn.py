@@ -16,6 +16,7 @@ import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
 from dsl.frontend.functions import random
+from dsl.frontend.functions.arguments import not_negative
 from dsl.frontend.functions.values import (
     Array,
     common_dtype,
@@ -193,7 +194,7 @@ def one_hot(x: Any, num_classes: Any, dtype: Any = np.float64, axis: int = -1) -
     labels: Array = lift(x)
     if labels.dtype.kind not in "iu":
         raise TypeRuleError(f"one_hot takes whole numbers, got {labels.dtype}", location=here())
-    flags: Array = labels[..., None] == iota(as_dim(num_classes), labels.dtype)
+    flags: Array = labels[..., None] == iota(not_negative(as_dim(num_classes)), labels.dtype)
     rank = flags.ndim
     at = normalise_axis(axis, rank)
     order = (*range(at), rank - 1, *range(at, rank - 1))

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import ShapeError, TypeRuleError
+from dsl.frontend.functions.arguments import not_negative, shape_of_new
 from dsl.frontend.functions.values import Array, iota, stack_last
 from dsl.frontend.library import implements
 from dsl.frontend.scopes import current_scope, here
@@ -28,7 +29,6 @@ from dsl.frontend.traced import (
     Kind,
     Traced,
     as_dim,
-    as_shape,
     cast,
     concrete,
     constant,
@@ -94,7 +94,7 @@ def fold_in(key: Any, data: Any) -> Any:
 @implements("split", namespace="random")
 def split(key: Any, n: Any = 2) -> Any:
     """Return `n` new keys, one per row; `n` may be a shape."""
-    handle, shape = _key(key), as_shape(n)
+    handle, shape = _key(key), shape_of_new(n)
     places = iota(size_of(shape)).reshape(shape)
     if handle.ndim > 1:
         handle = handle.reshape((*handle.type.shape[:-1], *(1,) * len(shape), 2))
@@ -104,7 +104,7 @@ def split(key: Any, n: Any = 2) -> Any:
 @implements("bits", namespace="random")
 def bits(key: Any, shape: Any = (), dtype: Any = np.uint32) -> Any:
     """Return random bits as unsigned integers."""
-    return _bits(key, as_shape(shape), supported_dtype(dtype))
+    return _bits(key, shape_of_new(shape), supported_dtype(dtype))
 
 
 def _bits(key: Any, shape: Shape, dtype: np.dtype) -> Array:
@@ -129,7 +129,7 @@ def _computed_in(dtype: np.dtype) -> np.dtype:
 
 def _full_shape(shape: Any, *parameters: Any) -> Shape:
     if shape is not None:
-        return as_shape(shape)
+        return shape_of_new(shape)
     return broadcast_shapes(*(lift(p).type.shape for p in parameters))
 
 
@@ -262,7 +262,7 @@ def multivariate_normal(
         raise ShapeError(
             "mean must be 1 dimensional and cov must be 2 dimensional", location=here()
         )
-    z = normal(key, (*as_shape(shape), centre.type.shape[0]), wide)
+    z = normal(key, (*shape_of_new(shape), centre.type.shape[0]), wide)
     return _finish(centre + z @ np.linalg.cholesky(spread).T, kind)
 
 
@@ -373,7 +373,7 @@ def _shuffled(key: Any, n: DimLike) -> Array:
 def permutation(key: Any, x: Any, axis: int = 0) -> Any:
     """Return `x` with its parts along `axis` in random order; a number stands for `arange(x)`."""
     if _is_count(x):
-        return _shuffled(key, as_dim(x))
+        return _shuffled(key, not_negative(as_dim(x)))
     array: Array = lift(x)
     at = normalise_axis(axis, array.ndim)
     return np.take(array, _shuffled(key, array.type.shape[at]), axis=at)
@@ -384,8 +384,12 @@ def choice(
     key: Any, a: Any, shape: Any = (), replace: bool = True, p: Any = None, axis: int = 0
 ) -> Any:
     """Return parts of `a` (or numbers below it) chosen at random, with probabilities `p` if given."""
-    dims = as_shape(shape)
-    count = as_dim(a) if _is_count(a) else shape_of(lift(a))[normalise_axis(axis, lift(a).ndim)]
+    dims = shape_of_new(shape)
+    count = (
+        shape_of_new(a)[0]
+        if _is_count(a)
+        else shape_of(lift(a))[normalise_axis(axis, lift(a).ndim)]
+    )
     weights = None if p is None else _weights(p, count)
     _check_population(count, size_of(dims), replace)
     chosen = (
@@ -444,7 +448,7 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Any = None) -> Any
     at = normalise_axis(axis, array.ndim)
     dims = array.type.shape
     batch = (*dims[:at], *dims[at + 1 :])
-    wanted = batch if shape is None else as_shape(shape)
+    wanted = batch if shape is None else shape_of_new(shape)
     if wanted[len(wanted) - len(batch) :] != batch:
         raise ShapeError(
             f"shape {wanted} must end with the shape of the batch, {batch}", location=here()

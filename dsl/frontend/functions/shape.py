@@ -21,6 +21,7 @@ from dsl.frontend.functions.arguments import (
     normal_axes,
     normal_axis,
     number,
+    shape_of_new,
 )
 from dsl.frontend.library import implements
 from dsl.frontend.scopes import Scope, here
@@ -289,7 +290,8 @@ def diagonal(a: Any, offset: Any = 0, axis1: Any = 0, axis2: Any = 1) -> Any:
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
     """Return a read-only view of an array repeated to a shape."""
     x = array_of(array)
-    target = as_shape(shape) if shape != () else ()
+    words = "all elements of broadcast shape must be non-negative"
+    target = shape_of_new(shape, words) if shape != () else ()
     view = x._view(Broadcasted(target))
     _ = read(view)  # raises NumPy's error now rather than at the first use
     return view
