@@ -132,6 +132,11 @@ def scanned(x, n):
     return y, total
 
 
+def complex_products(z):
+    stack = np.stack([z, z.conj()])
+    return z @ z.T, z.conj().T @ z, stack @ stack.mT, z @ z[0], z.real @ z.T
+
+
 def drawn(n):
     rng = np.random.default_rng(7)
     return rng.random(n), rng.normal(size=n)
@@ -173,6 +178,8 @@ PARALLEL = [
     (ordered_along, lambda: (matrix(),)),
     (products, lambda: (matrix(),)),
     (products, lambda: (matrix(np.float32),)),
+    (complex_products, lambda: (matrix()[:200, :300] + 1j * matrix()[200:400, 300:600],)),
+    (complex_products, lambda: (matrix(np.complex64)[:101, :64] * np.complex64(1 - 2j),)),
     (transposes, lambda: (matrix(), block())),
     (joined, lambda: (vector(), matrix())),
     (gathered, lambda: (vector(), np.random.default_rng(5).integers(0, SIZE, SIZE))),

@@ -92,6 +92,7 @@ class Emission:
 
     def _program(self, in_place: bool) -> Program:
         from dsl.codegen.branchless import without_branches
+        from dsl.codegen.complex_products import multiply_parts
         from dsl.codegen.frame import layout
         from dsl.codegen.joins import slice_parts
         from dsl.codegen.products import sum_thin_products
@@ -103,7 +104,7 @@ class Emission:
         from dsl.codegen.window_products import sum_products_of_windows
 
         graph = sum_thin_products(sum_products_of_windows(slice_parts(unroll(self.graph))))
-        graph = reduce_rows_first(graph)
+        graph = reduce_rows_first(multiply_parts(graph))
         graph = without_branches(read_back(graph, is_expensive), is_expensive)
         scalars = [param.kind != "array" for param in self.params]
         strides = [param.strides for param in self.params]
