@@ -35,7 +35,7 @@ from dsl.executables import executable, run, touched
 from dsl.frontend import functions, library
 from dsl.frontend.calls import call as call_traced
 from dsl.frontend.scopes import current_trace, device_of_calls
-from dsl.frontend.signature import Arguments, Leaf, Needs, Signature
+from dsl.frontend.signature import Arguments, Leaf, Needs, Signature, family_of
 from dsl.frontend.sizes import Family, Pattern, what_changed
 from dsl.frontend.tracebacks import shortened
 from dsl.frontend.tracing import trace_call
@@ -62,6 +62,7 @@ R = TypeVar("R")
 
 Pass = Callable[[Graph], Graph]
 _MOST_BUILTINS = 32  # tried in turn, newest first: to decline takes 0.01 to 0.1 µs, the long way 30
+_MOST_OBJECTS = 64  # for which graphs are kept
 _UNPICKLED = "__dsl_unpickled__"
 _MISTAKES = (IndexTypeError, NumberError, ShapeError)  # of the plain function as well
 
@@ -180,6 +181,7 @@ class Compiled(Generic[P, R]):
         self._signature.require("donate", _names(options.get("donate", ())))
         self._entries: dict[Any, list[Lowered]] = {}  # for the sizes of one call
         self._families: dict[Any, Family[Lowered]] = {}  # for more
+        self._objects: dict[Any, None] = {}  # families for certain objects, the latest last
         self._last_key: Any = None
         self._reasons: list[str] = []
         self._needs = Needs()
@@ -425,7 +427,23 @@ class Compiled(Generic[P, R]):
             family.seen, family.refused = family.seen or Pattern.fixed(sizes), refused
         self._families[arguments.family] = family
         self._last_key = arguments.key
+        if arguments.has_objects:
+            self._forget_others(arguments.family)
         return entry
+
+    def _forget_others(self, family: Any) -> None:
+        """Of what is compiled for objects keep the latest: an object, and all that it holds, would live as long as the function."""
+        self._objects.pop(family, None)
+        self._objects[family] = None
+        if len(self._objects) <= _MOST_OBJECTS:
+            return
+        oldest = next(iter(self._objects))
+        del self._objects[oldest]
+        self._families.pop(oldest, None)
+        for key in [key for key in self._entries if family_of(key) == oldest]:
+            del self._entries[key]
+        self._loose, self._fixed = {}, {}
+        del self._untimed[:-_MOST_BUILTINS]
 
     def _compile_after(
         self, error: Exception, entry: Lowered, arguments: Arguments

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import copy
+import gc
 import types
+import weakref
 from collections import ChainMap, UserDict, deque
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -1426,3 +1428,17 @@ def test_mappings_outside_hold_arrays_and_numbers(kind: Any) -> None:
     for k in range(4):
         held.update(w=np.full(3, 1.0 + k), rate=3.0 * k)
         np.testing.assert_array_equal(compiled(x), plain(x))
+
+
+def test_objects_that_a_function_was_compiled_for_do_not_stay_for_ever() -> None:
+    compiled, x = dsl.jit(lambda o, x: x * o.weight + o.table[0]), np.arange(3.0)
+    alive = []
+    for k in range(150):
+        o = Strategy(float(k))
+        alive.append(weakref.ref(o))
+        np.testing.assert_array_equal(compiled(o, x), x * k + 1.0)
+        np.testing.assert_array_equal(compiled(o, x), x * k + 1.0)
+    assert compiled.cache_info()[:2] == (150, 150)
+    del o
+    gc.collect()
+    assert sum(ref() is not None for ref in alive) < 80

@@ -71,8 +71,13 @@ class Arguments:
 
     @functools.cached_property
     def family(self) -> tuple[Any, ...]:
-        structure, described, fixed, aliases = self.key
-        return (structure, tuple(leaf.family for leaf in described), fixed, aliases)
+        return family_of(self.key)
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether a graph for such a call is one for certain objects."""
+        values = (leaf.value for leaf in self.described)
+        return any(isinstance(v, Same) and not isinstance(v.item, _PLAIN) for v in values)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -83,6 +88,12 @@ class Arguments:
         """Return the dims of all array arguments in a row as a shape for each leaf."""
         left = iter(dims)
         return [tuple(next(left) for _ in leaf.shape) for leaf in self.described]
+
+
+def family_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what calls have in common that differ in sizes and strides alone."""
+    structure, described, fixed, aliases = key
+    return (structure, tuple(leaf.family for leaf in described), fixed, aliases)
 
 
 @dataclass(frozen=True)
