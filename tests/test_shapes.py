@@ -251,9 +251,9 @@ def test_code_that_needs_a_size_is_compiled_for_each_shape() -> None:
 def test_what_was_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = []
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **options: Any) -> Any:
         traced.append(args)
-        return trace_call(*args)
+        return trace_call(*args, **options)
 
     def f(x):
         return [v * 2 for v in x]

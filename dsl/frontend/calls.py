@@ -111,7 +111,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
     if meaning is not None:
-        args = tuple(map(watched, args))
+        args = tuple([watched(a) if _holds_arrays(a) else a for a in args])
         args = as_blocks(args) if fn is np.block else as_arrays(args)
         kwargs = {name: as_arrays(value) for name, value in kwargs.items()}
         if fn in CREATORS or has_traced(args) or has_traced(kwargs) or has_array(args):
@@ -128,6 +128,10 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
     return _call_object(fn, args, kwargs)
+
+
+def _holds_arrays(item: Any) -> bool:
+    return isinstance(item, (list, tuple)) and has_array(item)
 
 
 def _forwarded_method(fn: Any) -> Any:
