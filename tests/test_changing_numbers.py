@@ -262,3 +262,43 @@ def test_paths_that_do_not_assign_leave_what_is_outside(plain: Any) -> None:
             mine.n = other.n = 7 + k
             mine.a, other.a = np.full(2, 5.0 + k), np.full(2, 5.0 + k)
     assert compiled.cache_info().misses <= 2
+
+
+class Counting:
+    calls, last = 0, None
+
+    def by_type(self, x):
+        type(self).calls += 1
+        return x * 2
+
+    def by_class(self, x):
+        self.__class__.calls += 1
+        return x * 2
+
+    @classmethod
+    def of_class(cls, x):
+        cls.calls += 1
+        return x * 3
+
+    def by_name(self, x):
+        Counting.calls += 1
+        Counting.last = x.sum()
+        return x
+
+    def only_set(self, x):
+        type(self).last = x.sum()
+        return x
+
+
+@pytest.mark.parametrize("name", ["by_type", "by_class", "of_class", "by_name", "only_set"])
+def test_attributes_of_classes_change_at_each_call(name: str, monkeypatch: Any) -> None:
+    seen = []
+    plain = lambda o, x: getattr(o, name)(x)
+    for call in (plain, dsl.jit(plain)):
+        monkeypatch.setattr(Counting, "calls", 0)
+        monkeypatch.setattr(Counting, "last", None)
+        for k in range(5):
+            call(Counting(), X + k)
+            last = Counting.last
+            seen.append((Counting.calls, last if last is None else float(last)))
+    assert seen[:5] == seen[5:]

@@ -76,7 +76,9 @@ def read_attribute(obj: Any, name: str) -> Any:
     if trace is None or isinstance(obj, Traced):
         return value
     note_reading(obj)
-    is_outside = id(obj) in trace.outside or _is_variable(obj, name, value)
+    if _is_variable(obj, name, value):
+        trace.outside.setdefault(id(obj), obj)
+    is_outside = id(obj) in trace.outside
     if isinstance(value, np.ndarray) or (is_outside and not _is_ours(trace, obj, name)):
         # `look_up` takes the key of a dict for that of an item.
         holder = (
@@ -214,6 +216,8 @@ def _set_plainly(obj: Any, name: str, value: Any) -> None:
     ):
         old = held_by(obj, name)
         scope = trace.scopes[-1]
+        if isinstance(obj, (type, types.ModuleType)) and is_users(obj):
+            trace.outside.setdefault(id(obj), obj)
         scope.attributes.setdefault((id(obj), name), (obj, name, old))
     setter_of(obj)(obj, name, value)
 

@@ -96,8 +96,9 @@ def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) ->
         return number
     if guard not in trace.guards:
         trace.guards[guard] = (holder, key, value)
-    trace.outside.setdefault(id(value), value)
-    _note_arrays(trace, value)
+    if id(value) not in trace.outside:
+        trace.outside[id(value)] = value
+        _note_arrays(trace, value)
     if earlier or id(holder) in trace.originals:
         _note_earlier(trace, value)
     return value
