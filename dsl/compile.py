@@ -333,11 +333,11 @@ class Compiled(Generic[P, R]):
             try:
                 return *self._compile_some_way(arguments, reason, args, kwargs), True
             except Exception:
-                if not changed:
+                reason = self._why(arguments, failure)
+                tight = self._compile_tightly(arguments, reason, args, kwargs)
+                if tight is None:
                     raise
-            self._tighten(changed)
-            reason = self._why(arguments, failure)
-            return *self._compile_some_way(arguments, reason, args, kwargs), True
+                return *tight, True
 
     def _loosen(self, arguments: Arguments) -> dict[tuple[int, Any], Any]:
         """Note which numbers outside have changed since graphs for such a call were made: they become inputs. Return the new ones."""
@@ -348,11 +348,22 @@ class Compiled(Generic[P, R]):
         self._loose.update(new)
         return new
 
-    def _tighten(self, places: dict[tuple[int, Any], Any]) -> None:
-        """Compile for the values of numbers after all: tracing needs them."""
-        self._fixed.update(places)
-        for place in places:
-            self._loose.pop(place, None)
+    def _compile_tightly(
+        self, arguments: Arguments, reason: str, args: Any, kwargs: Any
+    ) -> tuple[Lowered, Arguments] | None:
+        """Compile for the value of a number that was an input, or of all: tracing may need it. None if that does not help."""
+        loose = self._loose
+        ways = dict.fromkeys([*((place,) for place in loose), tuple(loose)]) if loose else ()
+        for places in ways:
+            self._loose = {p: holder for p, holder in loose.items() if p not in places}
+            try:
+                found = self._compile_some_way(arguments, reason, args, kwargs)
+            except Exception:
+                continue
+            self._fixed.update((place, loose[place]) for place in places)
+            return found
+        self._loose = loose
+        return None
 
     def _find(self, arguments: Arguments) -> tuple[Lowered | None, str | None]:
         """Return the graph for a call, or what outside the function keeps the last one from being it."""

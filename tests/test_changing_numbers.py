@@ -302,3 +302,33 @@ def test_attributes_of_classes_change_at_each_call(name: str, monkeypatch: Any) 
             last = Counting.last
             seen.append((Counting.calls, last if last is None else float(last)))
     assert seen[:5] == seen[5:]
+
+
+def test_other_arguments_for_which_tracing_needs_a_number() -> None:
+    """What is an input for some arguments is compiled for with others, and counters stay inputs."""
+
+    class Axis:
+        n, calls = 3, 0
+
+    def plain(o, x):
+        o.calls += 1
+        return x * o.n if x.ndim == 1 else x.sum(axis=o.n - 3)
+
+    compiled, o = dsl.jit(plain), Axis()
+    for k, x in enumerate([np.ones(3)] * 4 + [np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 3))]):
+        o.n = 3 + k % 2
+        np.testing.assert_array_equal(compiled(o, x), plain(o, x))
+    before = compiled.cache_info().misses
+    for _ in range(3):
+        compiled(o, np.ones((2, 3)))
+    assert compiled.cache_info().misses == before
+    with pytest.raises(TypeError):
+        compiled(o)
+
+
+def test_arrays_that_cannot_be_traced_lie_beside_others() -> None:
+    table = {"w": np.ones(3), "names": np.array(["a"]), "rows": np.zeros(2, [("a", "f8")])}
+    compiled = dsl.jit(lambda x: sum(x * v for k, v in table.items() if k == "w"))
+    for k in range(3):
+        table["w"][:] = k
+        np.testing.assert_array_equal(compiled(X), X * k)

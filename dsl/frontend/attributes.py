@@ -18,7 +18,7 @@ import numpy as np
 
 from dsl.errors import BranchError, UnsupportedError
 from dsl.frontend.calls import BUILTINS, CALLED, call
-from dsl.frontend.captures import from_outside
+from dsl.frontend.captures import from_outside, is_numeric
 from dsl.frontend.choices import note_change, note_reading
 from dsl.frontend.convert import MUTATORS
 from dsl.frontend.leaves import the_trace
@@ -308,7 +308,7 @@ def _note_all(obj: Any) -> None:
     if trace is not None and id(obj) in trace.outside and isinstance(held, dict):
         from_outside(obj, "__dict__", held)
         for name, value in held.items():
-            if isinstance(value, np.ndarray):
+            if is_numeric(value):
                 from_outside(obj, name, value)
 
 

@@ -21,7 +21,7 @@ from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import FROM_OUTSIDE, Capture, Storage, Trace, current_trace
 from dsl.frontend.signature import describe, is_number
-from dsl.frontend.traced import Kind, Traced, constant, supported_dtype
+from dsl.frontend.traced import Kind, Traced, constant, native_dtype, supported_dtype
 from dsl.frontend.trees import forwarded
 from dsl.frontend.user_code import is_users
 from dsl.ir.location import Location
@@ -32,6 +32,7 @@ __all__ = [
     "arrays_of",
     "capture",
     "from_outside",
+    "is_numeric",
     "put_originals_back",
     "refuse_leaks",
     "watched",
@@ -109,7 +110,7 @@ def _note_arrays(trace: Trace, held: Any, depth: int = 4) -> None:
     if not depth or not isinstance(held, (list, tuple, dict, collections.deque)):
         return
     for key, item in held.items() if isinstance(held, dict) else enumerate(held):
-        if _is_numeric(item):
+        if is_numeric(item):
             trace.lying.setdefault(id(item), (held, key, item))
         else:
             _note_arrays(trace, item, depth - 1)
@@ -118,12 +119,13 @@ def _note_arrays(trace: Trace, held: Any, depth: int = 4) -> None:
 def arrays_of(held: dict[Any, Any]) -> dict[Any, Any]:
     """Return a dict from outside with the arrays in it captured."""
     return {
-        key: capture(held, key, item) if _is_numeric(item) else item for key, item in held.items()
+        key: capture(held, key, item) if is_numeric(item) else item for key, item in held.items()
     }
 
 
-def _is_numeric(item: Any) -> bool:
-    return isinstance(item, np.ndarray) and item.dtype.kind in "biufcV"
+def is_numeric(item: Any) -> bool:
+    """Tell whether an object is an array that can be an input."""
+    return isinstance(item, np.ndarray) and native_dtype(item.dtype) is not None
 
 
 def _note_earlier(trace: Trace, value: Any) -> None:

@@ -788,17 +788,22 @@ def cast(value: Value, dtype: np.dtype) -> Value:
 
 def supported_dtype(dtype: Any) -> np.dtype:
     """Return `dtype` as one of the dtypes that dsl has."""
-    found = np.dtype(dtype)
-    native = found.newbyteorder("=") if found.byteorder in "<>" else found
-    if native not in DTYPES:
-        if native.kind in "iu" and np.dtype(f"{native.kind}{native.itemsize}") in DTYPES:
-            return np.dtype(f"{native.kind}{native.itemsize}")
+    native = native_dtype(np.dtype(dtype))
+    if native is None:
         raise UnsupportedError(
-            f"arrays of dtype {found} cannot be traced",
+            f"arrays of dtype {np.dtype(dtype)} cannot be traced",
             location=here(),
             remedy=f"use one of {', '.join(map(str, DTYPES))}",
         )
-    return native  # type: ignore[no-any-return]
+    return native
+
+
+def native_dtype(dtype: np.dtype) -> np.dtype | None:
+    """Return the dtype that dsl has for NumPy's, if it has one."""
+    native = dtype.newbyteorder("=") if dtype.byteorder in "<>" else dtype
+    if native not in DTYPES and native.kind in "iu":
+        native = np.dtype(f"{native.kind}{native.itemsize}")
+    return native if native in DTYPES else None
 
 
 def size_number(dim: DimLike) -> Traced:
