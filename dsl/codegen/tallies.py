@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dsl.ir.build import Builder
 from dsl.ir.facts import constant_of, depends
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.rewrite import Rewriter, rebuild
@@ -54,7 +55,7 @@ def _is_tally(body: Graph, param: Value, result: Value) -> bool:
     return once and not any(result in other.inputs for other in body.nodes)
 
 
-def chosen(builder: Rewriter, predicate: Value, one: Value, other: Value) -> Value:
+def chosen(builder: Builder, predicate: Value, one: Value, other: Value) -> Value:
     """Return a choice between numbers, without one where that can be."""
     if _is_same(one, other):
         return one
@@ -68,7 +69,7 @@ _SIDES = {"equal": 1, "not_equal": 0}
 """Which side of a choice by a comparison is that for numbers that differ."""
 
 
-def _added(builder: Rewriter, predicate: Value, one: Value, other: Value) -> Value | None:
+def _added(builder: Builder, predicate: Value, one: Value, other: Value) -> Value | None:
     """Return a choice between sums of whole numbers that have a term in common: `n + (1 if p else 0)` for `n + 1 if p else n`."""
     if not _is_whole(one):
         return None
@@ -81,7 +82,7 @@ def _added(builder: Rewriter, predicate: Value, one: Value, other: Value) -> Val
     return None
 
 
-def _sums(builder: Rewriter, value: Value) -> Sequence[tuple[Value, Value | None]]:
+def _sums(builder: Builder, value: Value) -> Sequence[tuple[Value, Value | None]]:
     """Return a number as sums of two: a term and the rest, if there is one."""
     found: list[tuple[Value, Value | None]] = [(value, None)]
     if value.node.op.name == "add":

@@ -16,6 +16,7 @@ from dsl.codegen.control.brief import MOST, goes_through_bits, is_brief
 from dsl.codegen.control.carried import Loop
 from dsl.codegen.control.endings import endings
 from dsl.codegen.control.forecast import failing_first
+from dsl.codegen.control.pairs import two_trips
 from dsl.codegen.control.records import seeks_records
 from dsl.codegen.control.spans import Spans, spans_of
 from dsl.codegen.control.steady import takes_one_side
@@ -58,9 +59,15 @@ def emit_while(region: Region, node: ir.Node) -> None:
     fn.branch_if(_single(inner, test.results[0]), inside, after)
     fn.start(inside)
     inner = loop.enter(body, ())
+    last = endings(loop.carried, test)
+    pair = None if last else two_trips(node)
+    both = None if pair is None else loop.enter(pair, ())
     _run(loop, inner)
-    ended = [_single(inner, item.result) for item in endings(loop.carried, test)]
+    ended = [_single(inner, item.result) for item in last]
     loop.next(inner, body)
+    if both is not None:
+        region.program.report.lines.append("two trips at once:")
+        _second_trip(loop, test, both, after)
     if ended:
         again = fn.label("again")
         fn.branch_if(reduce(fn.either, ended), after, again)
@@ -84,6 +91,19 @@ def emit_while(region: Region, node: ir.Node) -> None:
     if clock is not None and not _has_loops(body):
         _spend(region, fn.distance(read(clock.variables), _single(region, clock.initial)))
     loop.end()
+
+
+def _second_trip(loop: Loop, test: ir.Graph, both: Region, after: str) -> None:
+    """Emit another trip, if the test says so: what two trips make of the numbers before the first."""
+    fn = loop.region.fn
+    asked = loop.enter(test, ())
+    asked.run()
+    again = fn.label("again")
+    fn.branch_if(_single(asked, test.results[0]), again, after)
+    fn.start(again)
+    both.run()
+    for item, result in zip(loop.carried, both.graph.results, strict=True):
+        loop.region.assign({0: item.variables}, {0: both.register(result)})
 
 
 def emit_scan(region: Region, node: ir.Node) -> None:

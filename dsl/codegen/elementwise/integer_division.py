@@ -152,10 +152,8 @@ def _rounding_down(fn: Function, dtype: np.dtype, x: Value, y: Value, *, vector:
 def _by_positive(
     fn: Function, dtype: np.dtype, x: Value, y: Value, divisor: int, *, vector: bool
 ) -> Results:
-    """Divide by a positive constant; shifts round down by themselves, and so do masks."""
-    if not _is_uneven(divisor):
-        return fn.binary("ashr", x, divisor.bit_length() - 1), fn.binary("and", x, divisor - 1)
-    if vector and dtype.itemsize == 8:
+    """Divide by a positive constant."""
+    if vector and dtype.itemsize == 8 and _is_uneven(divisor):
         return _by_factor(fn, x, divisor)
     return divide_by_natural(fn, dtype, x, y)
 
@@ -205,7 +203,10 @@ def divide_naturals(fn: Function, dtype: np.dtype, x: Value, y: Value) -> Result
 
 
 def divide_by_natural(fn: Function, dtype: np.dtype, x: Value, y: Value) -> Results:
-    """Divide by a positive number, and round down."""
+    """Divide by a positive number, and round down; shifts do that by themselves, and so do masks."""
+    divisor = constant_of(y)
+    if divisor is not None and not _is_uneven(divisor):
+        return fn.binary("ashr", x, divisor.bit_length() - 1), fn.binary("and", x, divisor - 1)
     quotient, remainder = _by_instruction(fn, dtype, x, y)
     down = fn.compare("slt", remainder, 0)
     return (
