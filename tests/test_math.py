@@ -310,6 +310,18 @@ def test_error_is_within_the_bound(name: str, dtype: np.dtype) -> None:
 
 
 @BOTH
+def test_tanh_beside_one_is_exact_to_the_last_place_of_one(dtype: np.dtype) -> None:
+    x = samples("tanh", dtype)[0]
+    got, want = kernel("tanh_beside_one", dtype)(x), np.tanh(x.astype(np.longdouble))
+    assert np.nanmax(np.abs(got - want)) <= 2 * np.finfo(dtype).eps
+    x = special(dtype)
+    np.testing.assert_allclose(
+        kernel("tanh_beside_one", dtype)(x), np.tanh(x), rtol=0, atol=2 * np.finfo(dtype).eps
+    )
+    assert np.all(np.abs(kernel("tanh_beside_one", dtype)(np.array([30, -30], dtype))) == 1)
+
+
+@BOTH
 @pytest.mark.parametrize("name", ["lgamma", "digamma"])
 def test_negative_arguments_are_good_to_the_size_of_the_terms(name: str, dtype: np.dtype) -> None:
     need_exact(dtype)

@@ -33,6 +33,9 @@ class Host(Protocol):
 
     def dim(self, dim: DimLike) -> Operand: ...
 
+    def function_of(self, node: ir.Node) -> str:
+        """Return the name by which `elementwise` has what computes a node."""
+
     @property
     def checks(self) -> bool: ...
 
@@ -234,8 +237,9 @@ class Evaluator:
             self.on_bad(bad, e, number)
 
         return elementwise.emit(
-            self.fn, node.op.name, node.attrs, inputs, outputs, args, check, scalar=not e.vars
-        )
+            self.fn, self.host.function_of(node), node.attrs, inputs, outputs, args, check,
+            scalar=not e.vars,
+        )  # fmt: skip
 
     @staticmethod
     def _ignore(bad: Value, kind: str) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from dsl.codegen import elementwise
 from dsl.codegen.arrays import Array, Scalar, register_type
+from dsl.codegen.beside_one import beside_one
 from dsl.codegen.calls import emit_call
 from dsl.codegen.control import emit_control
 from dsl.codegen.describe import Names, describe
@@ -23,6 +24,7 @@ from dsl.codegen.evaluate import Evaluator, literal, unchecked
 from dsl.codegen.expressions import Affine, Expression, Pool, Var, identity_index
 from dsl.codegen.kernels import KernelEmitter
 from dsl.codegen.llvm import Function, Operand, Value, Variable
+from dsl.codegen.math import BESIDE_ONE
 from dsl.codegen.memory import Placed, Slot, contiguous_strides, nbytes
 from dsl.codegen.places import emit_alias, emit_pieces, emit_room, emit_spread
 from dsl.codegen.plan import REDUCTIONS, Kernel, Plan, Root, Stage, Statement, plan
@@ -234,6 +236,16 @@ class Region:
         if kind == "floordiv":
             return fn.sub(quotient, fn.convert("zext", wrong, "i64"))
         return fn.add(rest, fn.select(wrong, b, 0))
+
+    def function_of(self, node: ir.Node) -> str:
+        """Return the name by which `elementwise` has what computes a node, in vectors."""
+        name = node.op.name
+        return BESIDE_ONE[name] if name in BESIDE_ONE and node in self.beside_one else name
+
+    @cached_property
+    def beside_one(self) -> frozenset[ir.Node]:
+        """The nodes whose results are rounded as parts of sums."""
+        return beside_one(self.graph)
 
     @property
     def checks(self) -> bool:

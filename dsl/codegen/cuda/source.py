@@ -75,6 +75,10 @@ class Source:
 
     # -- what evaluators ask -----------------------------------------------------------------------------------------
 
+    def function_of(self, node: ir.Node) -> str:
+        """Return the name by which `elementwise` has what computes a node."""
+        return node.op.name
+
     def register(self, value: ir.Value) -> Scalar:
         """Return a rank-0 value: a number from the host, or loaded from where it is on the device."""
         if value in self.known:

@@ -128,7 +128,7 @@ def _float_emitter(op: str) -> Emitter | None:
         return _widened(REALS[op])
     if MATH.get(op) == "pow":
         return _widened(power)
-    if MATH.get(op) in math.FUNCTIONS:
+    if op in MATH:
         return _widened(lambda fn, *args: math.call(fn, MATH[op], *args))
     return None
 

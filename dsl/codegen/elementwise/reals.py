@@ -25,7 +25,7 @@ MATH = {
     "sin": "sin", "cos": "cos", "tan": "tan", "arcsin": "arcsin", "arccos": "arccos", "arctan": "arctan",
     "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "arcsinh": "arcsinh", "arccosh": "arccosh", "arctanh": "arctanh",
     "erf": "erf", "erfc": "erfc", "erfinv": "erfinv", "gamma": "gamma", "lgamma": "lgamma", "digamma": "digamma",
-    "cbrt": "cbrt", "fmod": "fmod",
+    "cbrt": "cbrt", "fmod": "fmod", "tanh_beside_one": "tanh_beside_one",
 }  # fmt: skip
 
 

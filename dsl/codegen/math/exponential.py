@@ -23,7 +23,17 @@ from dsl.codegen.math.reals import (
 )
 from dsl.codegen.math.register_tables import SIZE
 
-__all__ = ["exp", "exp2", "exp2_of", "exp2_parts", "exp_of", "exp_parts", "expm1", "reduced_twice"]
+__all__ = [
+    "exp",
+    "exp2",
+    "exp2_of",
+    "exp2_parts",
+    "exp_of",
+    "exp_parts",
+    "expm1",
+    "fractions",
+    "reduced_twice",
+]
 
 LOG2_E = 1.4426950408889634
 LN2 = {
@@ -78,7 +88,7 @@ def exp(x: Real) -> Real:
 def exp_of(x: Real) -> Real:
     """e**x for an x within `EXP_LIMITS`, or NaN."""
     if x.body.has_scaling and x.format is F32:
-        n, root = _fractions(x, LOG2_E)
+        n, root = fractions(x, LOG2_E)
         r = reduced(x, n).below_two()
         return fma(r * polynomial(r, EXP_NEAR), root, root).times_power(n)
     if x.body.has_scaling:
@@ -115,7 +125,7 @@ def reduced_twice(x: Real, n: Real) -> Double:
     return r, fma(n, -low, first - r)
 
 
-def _fractions(x: Real, factor: float) -> Double:
+def fractions(x: Real, factor: float) -> Double:
     """Round factor * x to a multiple n of 1/32; return n and 2**(n - floor(n))."""
     offset = x.format.shifter / SIZE
     whole = fma(x, factor, offset)
@@ -146,7 +156,7 @@ def exp2(x: Real) -> Real:
 def exp2_of(x: Real, low: Real | None = None) -> Real:
     """2**(x + low) for an x not far outside `EXP2_LIMITS`, or NaN, and a tiny correction."""
     if x.body.has_scaling and x.format is F32:
-        n, root = _fractions(x, 1.0)
+        n, root = fractions(x, 1.0)
         r = (x - n if low is None else (x - n) + low).below_two()
         return fma(r * polynomial(r, EXP2_NEAR), root, root).times_power(n)
     n, scales = (x.intrinsic("rint"), None) if x.body.has_scaling else _whole_part(x, 1.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 
-from dsl.codegen.math.exponential import LOG2_E, reduced_twice
+from dsl.codegen.math.exponential import LOG2_E, fractions, reduced_twice
 from dsl.codegen.math.logarithm import log_of_sum
 from dsl.codegen.math.reals import (
     F32,
@@ -27,7 +27,7 @@ from dsl.codegen.math.reals import (
 )
 from dsl.codegen.math.register_tables import SIZE
 
-__all__ = ["arccosh", "arcsinh", "arctanh", "cosh", "sinh", "tanh"]
+__all__ = ["arccosh", "arcsinh", "arctanh", "cosh", "sinh", "tanh", "tanh_beside_one"]
 
 HALF_LN2 = {
     "f32": (0.3465736, -9.523271e-10),
@@ -96,6 +96,21 @@ def _tanh_by_table(x: Real) -> Real:
     t, r = k.look_up("tanh_of"), size - k.look_up("tanh_at")
     below = fma(t, r, polynomial(r * r, (1.0, *TANH_NEAR)))
     return copysign(t + k.look_up("tanh_slope") * r / below, x)
+
+
+def tanh_beside_one(x: Real) -> Real:
+    """tanh(x) for sums with constants of at least 1, where its error counts in units of their last place: 1.6 of them at most.
+
+    With x = n ln 2 / 2 + r, r so small that it is tanh(r) but for 5e-8: (less + more r) / (more + less r), less = 2**n - 1,
+    more = 2**n + 1.
+    """
+    if not (x.body.has_scaling and x.format is F32):
+        return tanh(x)
+    x = x.at_most(10.0).at_least(-10.0)
+    n, root = fractions(x, 2.0 * LOG2_E)
+    power, r = root.times_power(n), fma(n, -HALF_LN2["f32"][0], x)
+    less, more = power - 1.0, power + 1.0
+    return fma(more, r, less) / fma(less, r, more)
 
 
 def _bits_of_float(number: float) -> int:
