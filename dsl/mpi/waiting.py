@@ -2,7 +2,8 @@
 
 Who waits looks again and again, moving messages in between. After a grace period it tells all others what it waits for,
 again and again. If every rank waits, and not all for the same, none will ever go on: all raise a `MismatchError` that says
-what each waits for. A rank whose script ends says so, and who waits for it raises as well. After the deadline
+what each waits for. A rank whose script ends says so, and who still waits for it a while later raises as well: what it did last may
+take longer to arrive than that it has ended. After the deadline
 (`config.mpi_timeout`) who waits gives up, and says what is known.
 
 Several threads of a rank may wait, each for messages of its own. A rank is said to wait for ever only if none of its other threads
@@ -14,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +40,8 @@ __all__ = ["Call", "Waits", "Watch"]
 WAITING, ENDED, STUCK = range(30, 33)  # kinds of records
 GRACE = 2.0
 """Seconds before a rank that waits says so."""
+_LATE = 1.0
+"""Seconds that what a rank did may arrive after it has ended."""
 _LOOKS = 50  # at once, before anything else is looked at; about 10 µs
 _MOVES = 8  # of messages, likewise
 
@@ -229,6 +233,7 @@ class Watch:
         self.is_idle: Callable[[], bool] = lambda: True  # apart from what `surely` says
         self.start = time.monotonic()
         self.due = self.start + GRACE
+        self.alarm = math.inf  # when one of those that are needed was first seen to have ended
 
     def look(self, ranks: Iterable[int], *, surely: bool = True) -> bool:
         """Raise if one of the `ranks` that are needed has ended, if all ranks wait, or if the time is over.
@@ -237,9 +242,13 @@ class Watch:
         """
         if self.waits.news is not None:
             raise self.waits.news
-        if not self.waits.transport.is_receiving():  # what comes may be what is waited for
-            self.waits.check_ended(self.call, ranks)
         now = time.monotonic()
+        if self.waits.transport.is_receiving():  # what comes may be what is waited for
+            self.alarm = math.inf
+        elif not self.waits.ended.keys().isdisjoint(ranks):
+            self.alarm = min(self.alarm, now)
+            if now - self.alarm >= _LATE:
+                self.waits.check_ended(self.call, ranks)
         if now < self.due:
             return False
         self.due = now + GRACE
