@@ -1,0 +1,179 @@
+"""Stacks of small matrices, of float32 and float64: systems, inverses, determinants and Cholesky's factors, many at a time.
+
+A call of LAPACK for each matrix takes many times as long as its arithmetic. Here each lane of the vectors has a matrix of
+its own, from loading to storing; sizes are known when a routine is made. What is left over at the end of a stack is done
+together with some that have been done before, and the matrices of a stack that fills no register are done one by one. Lanes
+do not know of each other, so the bits are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from dsl.codegen.library.determinants import determinant, sign_and_logarithm
+from dsl.codegen.library.elimination import Arithmetic, Rows, factor, inverse, roots, solution
+from dsl.codegen.library.matrix_lanes import MatrixLanes
+from dsl.codegen.library.routines import at, parallel, routine
+from dsl.codegen.llvm import Function, Module, Value
+from dsl.codegen.vector_unit import register_bytes
+
+__all__ = ["MOST"]
+
+MOST = 8
+"""The rows of the largest matrices that have routines here, and the columns of right sides."""
+
+_WORK = 1 << 16  # multiplications that are worth a thread
+Body = Callable[[Function, int, Value], None]
+
+
+def _each(f: Function, count: Value, work: int, body: Body) -> None:
+    """Emit `body(fn, width, first)` for all matrices: by so many as a register holds, or one by one if they are fewer."""
+    width = register_bytes() // 8
+
+    def many() -> None:
+        blocks = f.binary("sdiv", f.add(count, width - 1), width)
+        with parallel(f, blocks, max(1, _WORK // (work * width))) as (part, lo, hi):
+            last = part.sub(count, width)
+            with part.loop(lo, hi) as block:
+                body(part, width, part.as_value(part.minimum(part.mul(block, width), last), "i64"))
+
+    def few() -> None:
+        with f.loop(0, count) as index:
+            body(f, 1, index)
+
+    f.if_else(f.compare("sge", count, width), many, few)
+
+
+@contextlib.contextmanager
+def _checked(f: Function) -> Iterator[Callable[[Arithmetic, Value], None]]:
+    """Return from a routine whether what the block is given was true of any matrix."""
+    wrong = f.alloca(8)
+    f.store(f.as_value(0, "i64"), wrong)
+
+    def note(x: Arithmetic, mask: Value) -> None:
+        with x.fn.if_(x.any(mask), unlikely=True):
+            x.fn.store(x.fn.as_value(1, "i64"), wrong)
+
+    yield note
+    f.ret(f.compare("ne", f.load("i64", wrong), 0))
+
+
+def _lanes(fn: Function, dtype: np.dtype, width: int) -> tuple[MatrixLanes, Arithmetic]:
+    lanes = MatrixLanes(fn, dtype, width)
+    return lanes, Arithmetic(fn, lanes.of("double"), dtype.itemsize == 8)
+
+
+def _rows(values: list[Value], columns: int, *, turned: bool = False) -> Rows:
+    if turned:
+        return [values[k::columns] for k in range(columns)]
+    return [values[k : k + columns] for k in range(0, len(values), columns)]
+
+
+def _flat(rows: Rows) -> list[Value]:
+    return [value for row in rows for value in row]
+
+
+def _singular(x: Arithmetic, pivots: list[Value]) -> Value:
+    found = x.is_zero(pivots[0])
+    for pivot in pivots[1:]:
+        found = x.fn.either(found, x.is_zero(pivot))
+    return found
+
+
+def _build_solve(
+    n: int, k: int, turned: bool, module: Module, symbol: str, dtype: np.dtype
+) -> None:
+    """`solve(a, a_step, b, b_step, x, count)`: systems of n rows and k right sides, so many elements apart; true if one is singular."""
+    params = [("ptr", "a"), ("i64", "a_step"), ("ptr", "b"), ("i64", "b_step"), ("ptr", "x")]
+    f = module.function(symbol, "i1", [*params, ("i64", "count")])
+    a, a_step, b, b_step, result, count = f.params
+    with _checked(f) as note:
+
+        def body(fn: Function, width: int, first: Value) -> None:
+            lanes, x = _lanes(fn, dtype, width)
+            left, right = (
+                lanes.load(at(fn, dtype, base, fn.mul(first, step)), fn.use(step), size)
+                for base, step, size in ((a, a_step, n * n), (b, b_step, n * k))
+            )
+            rows = _rows(left, n, turned=turned)
+            found = factor(x, [row + own for row, own in zip(rows, _rows(right, k))])
+            columns = [solution(x, found, [row[n + j] for row in found.rows]) for j in range(k)]
+            note(x, _singular(x, found.pivots()))
+            solved = _flat([list(row) for row in zip(*columns)])
+            lanes.store(solved, at(fn, dtype, result, fn.mul(first, n * k)))
+
+        _each(f, count, n * n * (n + k), body)
+
+
+def _build_inverse(n: int, module: Module, symbol: str, dtype: np.dtype) -> None:
+    """`inverse(x, y, count)`: true if a matrix is singular."""
+    f = module.function(symbol, "i1", [("ptr", "x"), ("ptr", "y"), ("i64", "count")])
+    source, target, count = f.params
+    with _checked(f) as note:
+
+        def body(fn: Function, width: int, first: Value) -> None:
+            lanes, x = _lanes(fn, dtype, width)
+            place = fn.mul(first, n * n)
+            found = factor(x, _rows(lanes.load(at(fn, dtype, source, place), n * n, n * n), n))
+            note(x, _singular(x, found.pivots()))
+            lanes.store(_flat(inverse(x, found)), at(fn, dtype, target, place))
+
+        _each(f, count, 2 * n**3, body)
+
+
+def _build_roots(n: int, upper: bool, module: Module, symbol: str, dtype: np.dtype) -> None:
+    """`roots(x, y, count)`: the triangles of Cholesky; true if a matrix has none."""
+    f = module.function(symbol, "i1", [("ptr", "x"), ("ptr", "y"), ("i64", "count")])
+    source, target, count = f.params
+    with _checked(f) as note:
+
+        def body(fn: Function, width: int, first: Value) -> None:
+            lanes, x = _lanes(fn, dtype, width)
+            place = fn.mul(first, n * n)
+            values = lanes.load(at(fn, dtype, source, place), n * n, n * n)
+            found, wrong = roots(x, _rows(values, n, turned=upper))
+            note(x, wrong)
+            result = [list(row) for row in zip(*found)] if upper else found
+            lanes.store(_flat(result), at(fn, dtype, target, place))
+
+        _each(f, count, n**3, body)
+
+
+def _build_determinant(
+    n: int, logarithm: bool, module: Module, symbol: str, dtype: np.dtype
+) -> None:
+    """`det(x, y, count)` or `slogdet(x, sign, y, count)`."""
+    results = ("sign", "y") if logarithm else ("y",)
+    pointers = [("ptr", name) for name in ("x", *results)]
+    f = module.function(symbol, "void", [*pointers, ("i64", "count")])
+    source, *targets, count = f.params
+
+    def body(fn: Function, width: int, first: Value) -> None:
+        lanes, x = _lanes(fn, dtype, width)
+        base = at(fn, dtype, source, fn.mul(first, n * n))
+        found = factor(x, _rows(lanes.load(base, n * n, n * n), n))
+        values = sign_and_logarithm(x, found) if logarithm else (determinant(x, found),)
+        for value, target in zip(values, targets):
+            lanes.store([value], at(fn, dtype, target, first))
+
+    _each(f, count, n**3, body)
+    f.ret()
+
+
+def _register() -> None:
+    for n in range(1, MOST + 1):
+        routine(f"inv{n}")(partial(_build_inverse, n))
+        routine(f"cholesky{n}")(partial(_build_roots, n, False))
+        routine(f"cholesky_upper{n}")(partial(_build_roots, n, True))
+        routine(f"det{n}")(partial(_build_determinant, n, False))
+        routine(f"slogdet{n}")(partial(_build_determinant, n, True))
+        for k in range(1, MOST + 1):
+            routine(f"solve{n}x{k}")(partial(_build_solve, n, k, False))
+            routine(f"solve_turned{n}x{k}")(partial(_build_solve, n, k, True))
+
+
+_register()

@@ -1,0 +1,138 @@
+"""Calls of the routines for stacks of small matrices, in the place of LAPACK where sizes are known and small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dsl.codegen.arrays import Array, load_scalar
+from dsl.codegen.library.call import Call, array, product
+from dsl.codegen.library.routines import at, call_routine
+from dsl.codegen.library.small_matrices import MOST
+from dsl.codegen.library.stacks import Axis, batch_axes, offsets
+from dsl.codegen.llvm import Operand
+
+__all__ = ["SMALL", "is_small"]
+
+
+def is_small(call: Call) -> bool:
+    """Tell whether matrices, and right sides if there are any, are real, of known sizes, and small."""
+    x = array(call, 0)
+    rows, columns = x.dims[-2:]
+    if x.dtype.kind != "f" or not (_fits(rows) and rows == columns):
+        return False
+    if len(call.inputs) == 1:
+        return True
+    below, wide = array(call, 1).dims[-2:]
+    return below == rows and _fits(wide)
+
+
+def _fits(size: Operand) -> bool:
+    return isinstance(size, int) and 1 <= size <= MOST
+
+
+def _by_stem(stem: Callable[[Call], str], message: str) -> Callable[[Call], None]:
+    """Return what emits an op from matrices to matrices that may fail."""
+
+    def emit(call: Call) -> None:
+        fn, x = call.fn, call.contiguous(0)
+        name, out = f"{stem(call)}{x.dims[-1]}", call.output().pointer
+        count = product(fn, x.dims[:-2])
+        wrong = call_routine(fn, name, x.dtype, x.pointer, out, count, result="i1")
+        call.fail(wrong, f"linalg:{message}")
+
+    return emit
+
+
+def _to_numbers(stem: str) -> Callable[[Call], None]:
+    """Return what emits an op from matrices to a number for each, or several."""
+
+    def emit(call: Call) -> None:
+        fn, x = call.fn, call.contiguous(0)
+        stacked, results = len(x.dims) > 2, range(len(call.node.outputs))
+        places = [
+            call.output(k).pointer if stacked else fn.alloca(x.dtype.itemsize) for k in results
+        ]
+        count = product(fn, x.dims[:-2])
+        call_routine(fn, f"{stem}{x.dims[-1]}", x.dtype, x.pointer, *places, count)
+        if not stacked:
+            for k, place in enumerate(places):
+                call.set_output(k, load_scalar(fn, x.dtype, place))
+
+    return emit
+
+
+# -- systems ------------------------------------------------------------------------------------------------------
+
+
+def _solve(call: Call) -> None:
+    fn, turned = call.fn, _is_turned(array(call, 0))
+    a, b = array(call, 0) if turned else call.contiguous(0), call.contiguous(1)
+    axes, out = _runs(call, a, b, in_order=not turned), call.output().pointer
+    m, n = b.dims[-2:]
+    name = f"solve{'_turned' if turned else ''}{m}x{n}"
+    *outer, (count, a_step, b_step) = axes or [(1, 0, 0)]
+
+    def solve(a_first: Operand, b_first: Operand, first: Operand) -> None:
+        left, right = (at(fn, x.dtype, x.pointer, k) for x, k in ((a, a_first), (b, b_first)))
+        solved = at(fn, b.dtype, out, fn.mul(first, fn.mul(m, n)))
+        args = (left, a_step, right, b_step, solved, count)
+        call.fail(call_routine(fn, name, b.dtype, *args, result="i1"), "linalg:Singular matrix")
+
+    if not outer:
+        solve(0, 0, 0)
+        return
+    with fn.loop(0, product(fn, [size for size, _, _ in outer])) as index:
+        solve(*offsets(fn, outer, index), fn.mul(index, count))
+
+
+def _is_turned(x: Array) -> bool:
+    """Tell whether columns of matrices are rows in memory, one after another."""
+    n = x.dims[-1]
+    return n != 1 and x.strides[-2] == 1 and x.strides[-1] == n
+
+
+def _runs(call: Call, a: Array, b: Array, *, in_order: bool) -> list[Axis]:
+    """Return the axes in front, as few as they are known to make: one, where nothing is broadcast."""
+    fn, axes = call.fn, batch_axes(call, a, b, 2, 2)
+    if in_order and _are_alike(a.dims[:-2], b.dims[:-2]):
+        m, n = b.dims[-2:]
+        return [(product(fn, a.dims[:-2]), fn.mul(m, m), fn.mul(m, n))]
+    found: list[Axis] = []
+    for axis in reversed(axes):
+        if found and _goes_on(axis, found[0]):
+            size, x_step, y_step = found[0]
+            found[0] = (fn.mul(axis[0], size), x_step, y_step)
+        else:
+            found.insert(0, axis)
+    return found
+
+
+def _goes_on(outer: Axis, inner: Axis) -> bool:
+    """Tell whether steps along one axis surely follow those along the next, for both operands."""
+    size = inner[0]
+    if not isinstance(size, int):
+        return outer[1:] == inner[1:] == (0, 0)
+    return all(
+        isinstance(x, int) and isinstance(y, int) and x == y * size
+        for x, y in zip(outer[1:], inner[1:])
+    )
+
+
+def _are_alike(one: tuple[Operand, ...], other: tuple[Operand, ...]) -> bool:
+    """Tell whether the axes in front are surely the same, so that there is nothing to broadcast."""
+    return len(one) == len(other) and all(
+        p is q or (isinstance(p, int) and isinstance(q, int) and p == q) for p, q in zip(one, other)
+    )
+
+
+def _triangle(call: Call) -> str:
+    return "cholesky_upper" if call.node.attrs["upper"] else "cholesky"
+
+
+SMALL: dict[str, Callable[[Call], None]] = {
+    "solve": _solve,
+    "inv": _by_stem(lambda call: "inv", "Singular matrix"),
+    "cholesky": _by_stem(_triangle, "Matrix is not positive definite"),
+    "det": _to_numbers("det"),
+    "slogdet": _to_numbers("slogdet"),
+}
