@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dsl.codegen.library.vectors import constant, fcompare, intrinsic, lanes, mask_bits, select
 from dsl.codegen.llvm import Function, Value
 
-__all__ = ["Arithmetic", "Factors", "Rows", "factor", "inverse", "roots", "solution"]
+__all__ = ["Arithmetic", "Factors", "Rows", "factor", "inverse", "roots", "solution", "substituted"]
 
 Rows = list[list[Value]]
 _LEAST = 2.0**-1022  # of the numbers that have a reciprocal
@@ -144,17 +144,28 @@ def _bring_up(x: Arithmetic, found: Factors, j: int) -> None:
         rows[j], rows[i] = [list(side) for side in zip(*pairs)]
 
 
+def substituted(
+    x: Arithmetic, rows: Rows, column: Sequence[Value | None], divisors: Sequence[Divisor] | None, *, lower: bool,
+) -> list[Value | None]:  # fmt: skip
+    """Solve a triangular system for a column, in which None is a zero that is known; without divisors the diagonal is one."""
+    n = len(rows)
+    found: list[Value | None] = [None] * n
+    for i in range(n) if lower else range(n - 1, -1, -1):
+        done = range(i) if lower else range(n - 1, i, -1)
+        value = x.less_products(column[i], [rows[i][k] for k in done], [found[k] for k in done])
+        if divisors is not None and value is not None:
+            value = divisors[i].divide(value)
+        found[i] = value
+    return found
+
+
 def solution(x: Arithmetic, found: Factors, column: Sequence[Value | None]) -> list[Value]:
     """Solve for a column whose elements changed places with the rows; None is a zero that is known."""
-    n, solved = len(found.rows), list[Value | None](column)
-    for i in range(n):
-        solved[i] = x.less_products(solved[i], found.rows[i], solved[:i])
-    result = list[Value]()  # from the last to the first
-    for i in range(n - 1, -1, -1):
-        left = found.rows[i][n - 1 : i : -1]
-        rest = x.less_products(solved[i], left, result) or x.number(0.0)
-        result.append(found.divisors[i].divide(rest))
-    return result[::-1]
+    half = substituted(x, found.rows, column, None, lower=True)
+    zero = x.number(0.0)
+    return [
+        value or zero for value in substituted(x, found.rows, half, found.divisors, lower=False)
+    ]
 
 
 def inverse(x: Arithmetic, found: Factors) -> Rows:

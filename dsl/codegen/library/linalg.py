@@ -16,7 +16,6 @@ from dsl.codegen.library.convert import copy_as, wide_dtype
 from dsl.codegen.library.gufuncs import Stack, call_stacks
 from dsl.codegen.library.lanes import copy_bytes
 from dsl.codegen.library.routines import at, call_routine, parallel, routine
-from dsl.codegen.library.small_stacks import SMALL, is_small
 from dsl.codegen.library.stacks import batch_axes, check_core, check_square, offsets
 from dsl.codegen.llvm import Function, Module, Operand, Value
 from dsl.ir.types import BY_NAME
@@ -198,15 +197,6 @@ def _named(name: str) -> Callable[[Call], str]:
     return lambda call: name
 
 
-def _unless_small(name: str, by_lapack: Callable[[Call], None]) -> Callable[[Call], None]:
-    """Return the lowering of an op that small matrices have routines for."""
-
-    def lower(call: Call) -> None:
-        (SMALL[name] if is_small(call) else by_lapack)(call)
-
-    return lower
-
-
 def _svd_shapes(call: Call, fn: Function, m: Operand, n: Operand) -> Cores:
     inner = fn.minimum(m, n)
     full = call.node.attrs["full_matrices"]
@@ -320,4 +310,3 @@ LOWERINGS: dict[str, Callable[[Call], None]] = {
     "solve": _solve,
     "qr": _qr,
 }  # fmt: skip
-LOWERINGS |= {name: _unless_small(name, LOWERINGS[name]) for name in SMALL}

@@ -9,13 +9,22 @@ do not know of each other, so the bits are the same.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 from dsl.codegen.library.determinants import determinant, sign_and_logarithm
-from dsl.codegen.library.elimination import Arithmetic, Rows, factor, inverse, roots, solution
+from dsl.codegen.library.elimination import (
+    Arithmetic,
+    Rows,
+    factor,
+    inverse,
+    roots,
+    solution,
+    substituted,
+)
 from dsl.codegen.library.matrix_lanes import MatrixLanes
 from dsl.codegen.library.routines import at, parallel, routine
 from dsl.codegen.llvm import Function, Module, Value
@@ -84,8 +93,30 @@ def _singular(x: Arithmetic, pivots: list[Value]) -> Value:
     return found
 
 
-def _build_solve(
-    n: int, k: int, turned: bool, module: Module, symbol: str, dtype: np.dtype
+System = Callable[[Arithmetic, Rows, Rows], tuple[Rows, Value | None]]
+"""From the rows of matrices and right sides to those of solutions, and where matrices are singular."""
+
+
+def _general(x: Arithmetic, left: Rows, right: Rows) -> tuple[Rows, Value | None]:
+    n, k = len(left), len(right[0])
+    found = factor(x, [row + own for row, own in zip(left, right)])
+    columns = [solution(x, found, [row[n + j] for row in found.rows]) for j in range(k)]
+    return [list(row) for row in zip(*columns)], _singular(x, found.pivots())
+
+
+def _triangular(lower: bool, unit: bool) -> System:
+    def solve(x: Arithmetic, left: Rows, right: Rows) -> tuple[Rows, Value | None]:
+        pivots = [row[k] for k, row in enumerate(left)]
+        divisors = None if unit else [x.divisor(pivot) for pivot in pivots]
+        columns = [substituted(x, left, own, divisors, lower=lower) for own in zip(*right)]
+        solved = [[value for value in row if value is not None] for row in zip(*columns)]
+        return solved, None if unit else _singular(x, pivots)
+
+    return solve
+
+
+def _build_systems(
+    n: int, k: int, system: System, turned: bool, module: Module, symbol: str, dtype: np.dtype
 ) -> None:
     """`solve(a, a_step, b, b_step, x, count)`: systems of n rows and k right sides, so many elements apart; true if one is singular."""
     params = [("ptr", "a"), ("i64", "a_step"), ("ptr", "b"), ("i64", "b_step"), ("ptr", "x")]
@@ -99,12 +130,10 @@ def _build_solve(
                 lanes.load(at(fn, dtype, base, fn.mul(first, step)), fn.use(step), size)
                 for base, step, size in ((a, a_step, n * n), (b, b_step, n * k))
             )
-            rows = _rows(left, n, turned=turned)
-            found = factor(x, [row + own for row, own in zip(rows, _rows(right, k))])
-            columns = [solution(x, found, [row[n + j] for row in found.rows]) for j in range(k)]
-            note(x, _singular(x, found.pivots()))
-            solved = _flat([list(row) for row in zip(*columns)])
-            lanes.store(solved, at(fn, dtype, result, fn.mul(first, n * k)))
+            solved, singular = system(x, _rows(left, n, turned=turned), _rows(right, k))
+            if singular is not None:
+                note(x, singular)
+            lanes.store(_flat(solved), at(fn, dtype, result, fn.mul(first, n * k)))
 
         _each(f, count, n * n * (n + k), body)
 
@@ -164,6 +193,15 @@ def _build_determinant(
     f.ret()
 
 
+_SYSTEMS: dict[str, System] = {
+    "solve": _general,
+    "lower": _triangular(True, False),
+    "upper": _triangular(False, False),
+    "lower_unit": _triangular(True, True),
+    "upper_unit": _triangular(False, True),
+}
+
+
 def _register() -> None:
     for n in range(1, MOST + 1):
         routine(f"inv{n}")(partial(_build_inverse, n))
@@ -171,9 +209,9 @@ def _register() -> None:
         routine(f"cholesky_upper{n}")(partial(_build_roots, n, True))
         routine(f"det{n}")(partial(_build_determinant, n, False))
         routine(f"slogdet{n}")(partial(_build_determinant, n, True))
-        for k in range(1, MOST + 1):
-            routine(f"solve{n}x{k}")(partial(_build_solve, n, k, False))
-            routine(f"solve_turned{n}x{k}")(partial(_build_solve, n, k, True))
+        for (name, system), k in itertools.product(_SYSTEMS.items(), range(1, MOST + 1)):
+            routine(f"{name}{n}x{k}")(partial(_build_systems, n, k, system, False))
+            routine(f"{name}_turned{n}x{k}")(partial(_build_systems, n, k, system, True))
 
 
 _register()

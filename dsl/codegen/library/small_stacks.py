@@ -1,8 +1,11 @@
-"""Calls of the routines for stacks of small matrices, in the place of LAPACK where sizes are known and small."""
+"""Calls of the routines for stacks of small matrices, in the place of LAPACK where sizes are known and small.
+
+One matrix is a stack of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dsl.codegen.arrays import Array, load_scalar
 from dsl.codegen.library.call import Call, array, product
@@ -11,10 +14,10 @@ from dsl.codegen.library.small_matrices import MOST
 from dsl.codegen.library.stacks import Axis, batch_axes, offsets
 from dsl.codegen.llvm import Operand
 
-__all__ = ["SMALL", "is_small"]
+__all__ = ["or_else"]
 
 
-def is_small(call: Call) -> bool:
+def _is_small(call: Call) -> bool:
     """Tell whether matrices, and right sides if there are any, are real, of known sizes, and small."""
     x = array(call, 0)
     rows, columns = x.dims[-2:]
@@ -65,11 +68,21 @@ def _to_numbers(stem: str) -> Callable[[Call], None]:
 
 
 def _solve(call: Call) -> None:
+    _systems(call, "solve", transpose=False)
+
+
+def _triangular_solve(call: Call) -> None:
+    lower, transpose, unit = (call.node.attrs[name] for name in ("lower", "transpose", "unit"))
+    name = "lower" if lower != transpose else "upper"
+    _systems(call, f"{name}_unit" if unit else name, transpose=transpose)
+
+
+def _systems(call: Call, stem: str, *, transpose: bool) -> None:
     fn, turned = call.fn, _is_turned(array(call, 0))
     a, b = array(call, 0) if turned else call.contiguous(0), call.contiguous(1)
     axes, out = _runs(call, a, b, in_order=not turned), call.output().pointer
     m, n = b.dims[-2:]
-    name = f"solve{'_turned' if turned else ''}{m}x{n}"
+    name = f"{stem}{'_turned' if turned != transpose else ''}{m}x{n}"
     *outer, (count, a_step, b_step) = axes or [(1, 0, 0)]
 
     def solve(a_first: Operand, b_first: Operand, first: Operand) -> None:
@@ -129,10 +142,24 @@ def _triangle(call: Call) -> str:
     return "cholesky_upper" if call.node.attrs["upper"] else "cholesky"
 
 
-SMALL: dict[str, Callable[[Call], None]] = {
+Lowering = Callable[[Call], None]
+_LOWERINGS: dict[str, Lowering] = {
     "solve": _solve,
+    "triangular_solve": _triangular_solve,
     "inv": _by_stem(lambda call: "inv", "Singular matrix"),
     "cholesky": _by_stem(_triangle, "Matrix is not positive definite"),
     "det": _to_numbers("det"),
     "slogdet": _to_numbers("slogdet"),
 }
+
+
+def or_else(others: Mapping[str, Lowering]) -> dict[str, Lowering]:
+    """Return what emits the ops that small matrices have routines for; other matrices are for `others`."""
+    return {name: _chosen(small, others[name]) for name, small in _LOWERINGS.items()}
+
+
+def _chosen(small: Lowering, other: Lowering) -> Lowering:
+    def lower(call: Call) -> None:
+        (small if _is_small(call) else other)(call)
+
+    return lower
