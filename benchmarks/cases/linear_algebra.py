@@ -102,7 +102,7 @@ def small_systems(rng, n):
 
 
 def small_matrices(rng, n):
-    return ((rng.standard_normal((n, 4, 4)) + 4 * np.eye(4)).astype(np.float32),)
+    return ((rng.uniform(-1, 1, (n, 4, 4)) + 4 * np.eye(4)).astype(np.float32),)
 
 
 def inverses(x):
