@@ -10,6 +10,7 @@ import pytest
 
 import dsl
 import dsl.linalg
+from dsl.ir.registry import OPS
 
 pytest.importorskip("llvmlite")
 
@@ -117,6 +118,19 @@ def test_triangular_systems(lower: bool, trans: int, unit: bool) -> None:
             for m, v in zip(x, b)
         ]
         assert_close(dsl.jit(solved)(x, b), np.array(want))
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(1, "f4"), (3, "f8"), (4, "f4")])
+def test_factors_and_how_rows_changed_places(n: int, dtype: str) -> None:
+    rng = np.random.default_rng(9)
+    for count in (19, 3):
+        a = matrices(rng, (count, n, n), dtype)
+        a[0] = 0
+        a[1, :, 0] = 0
+        found, places = dsl.jit(dsl.linalg.lu_factor)(a)
+        want, rows = OPS["lu"].numpy(a)
+        assert_close(found, want)
+        np.testing.assert_array_equal(places, rows)
 
 
 @pytest.mark.parametrize("name", ["inv", "solve", "cholesky"])

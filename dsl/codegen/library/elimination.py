@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dsl.codegen.library.vectors import constant, fcompare, intrinsic, lanes, mask_bits, select
+from dsl.codegen.library.vectors import (
+    constant,
+    fcompare,
+    intrinsic,
+    lanes,
+    mask_bits,
+    select,
+    vector,
+)
 from dsl.codegen.llvm import Function, Value
 
 __all__ = ["Arithmetic", "Factors", "Rows", "factor", "inverse", "roots", "solution", "substituted"]
@@ -65,14 +73,20 @@ class Arithmetic:
             return start
         return fn.fsub(self.number(0.0) if start is None else start, total)
 
-    def divisor(self, pivot: Value) -> Divisor:
-        """Return what divides by a pivot. One that is too small to have a reciprocal is made larger before."""
-        one, scale = self.number(1.0), None
+    def divisor(self, pivot: Value, *, defined: bool = False) -> Divisor:
+        """Return what divides by a pivot. One that is too small to have a reciprocal is made larger before.
+
+        With `defined`, division by zero gives zero.
+        """
+        one, scale, zero = self.number(1.0), None, self.is_zero(pivot)
         if self.careful:
             small = self.less(self.size(pivot), self.number(_LEAST))
             scale = self.select(small, self.number(_UP), one)
             pivot = self.fn.fmul(pivot, scale)
-        return Divisor(self.fn, self.fn.fdiv(one, pivot), scale)
+        reciprocal = self.fn.fdiv(one, pivot)
+        if defined:
+            reciprocal = self.select(zero, self.number(0.0), reciprocal)
+        return Divisor(self.fn, reciprocal, scale)
 
 
 @dataclass(frozen=True)
@@ -103,15 +117,26 @@ class Factors:
     def pivots(self) -> list[Value]:
         return [row[k] for k, row in enumerate(self.rows)]
 
+    def places(self, x: Arithmetic) -> list[Value]:
+        """Return with which row each row changed places, as i32."""
+        kind = vector("i32", lanes(x.type)) if lanes(x.type) else "i32"
+        found = [constant(k, kind) for k in range(len(self.rows))]
+        for i, j, swap in self.swaps:
+            found[i] = x.select(swap, constant(j, kind), found[i])
+        return found
 
-def factor(x: Arithmetic, rows: Rows) -> Factors:
-    """Factor matrices of n rows, column by column; elements after the first n of a row only change places with it."""
+
+def factor(x: Arithmetic, rows: Rows, *, defined: bool = False) -> Factors:
+    """Factor matrices of n rows, column by column; elements after the first n of a row only change places with it.
+
+    With `defined`, the column below a pivot of zero, which is zero too, stays so.
+    """
     found, n = Factors([list(row) for row in rows]), len(rows)
     for j in range(n):
         for i in range(n):
             _reduce(x, found.rows, i, j)
         _bring_up(x, found, j)
-        found.divisors.append(x.divisor(found.rows[j][j]))
+        found.divisors.append(x.divisor(found.rows[j][j], defined=defined))
         for row in found.rows[j + 1 :]:
             row[j] = found.divisors[j].divide(row[j])
     return found

@@ -21,7 +21,10 @@ __all__ = ["MatrixLanes"]
 
 @dataclass(frozen=True)
 class MatrixLanes:
-    """So many matrices side by side (a power of two, or one, which is in scalars), with elements of a dtype."""
+    """So many matrices side by side (a power of two, or one, which is in scalars), with elements of a dtype.
+
+    Those that are only stored may be integers.
+    """
 
     fn: Function
     dtype: np.dtype
@@ -115,7 +118,7 @@ class MatrixLanes:
     # -- registers -------------------------------------------------------------------------------------------------
 
     def _converted(self, instruction: str, value: Value, scalar: str) -> Value:
-        if register_type(self.dtype) == "double":
+        if register_type(self.dtype) != "float":
             return value
         return self.fn.convert(instruction, value, self.of(scalar))
 

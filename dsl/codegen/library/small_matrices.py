@@ -29,12 +29,14 @@ from dsl.codegen.library.matrix_lanes import MatrixLanes
 from dsl.codegen.library.routines import at, parallel, routine
 from dsl.codegen.llvm import Function, Module, Value
 from dsl.codegen.vector_unit import register_bytes
+from dsl.ir.types import BY_NAME
 
 __all__ = ["MOST"]
 
 MOST = 8
 """The rows of the largest matrices that have routines here, and the columns of right sides."""
 
+I32 = BY_NAME["i32"]
 _WORK = 1 << 16  # multiplications that are worth a thread
 Body = Callable[[Function, int, Value], None]
 
@@ -172,6 +174,25 @@ def _build_roots(n: int, upper: bool, module: Module, symbol: str, dtype: np.dty
         _each(f, count, n**3, body)
 
 
+def _build_factors(n: int, module: Module, symbol: str, dtype: np.dtype) -> None:
+    """`lu(x, y, places, count)`: the triangles of each matrix, and with which row each row changed places."""
+    pointers = [("ptr", name) for name in ("x", "y", "places")]
+    f = module.function(symbol, "void", [*pointers, ("i64", "count")])
+    source, target, places, count = f.params
+
+    def body(fn: Function, width: int, first: Value) -> None:
+        lanes, x = _lanes(fn, dtype, width)
+        place = fn.mul(first, n * n)
+        values = lanes.load(at(fn, dtype, source, place), n * n, n * n)
+        found = factor(x, _rows(values, n), defined=True)
+        lanes.store(_flat(found.rows), at(fn, dtype, target, place))
+        numbers = MatrixLanes(fn, I32, width)
+        numbers.store(found.places(x), at(fn, I32, places, fn.mul(first, n)))
+
+    _each(f, count, n**3, body)
+    f.ret()
+
+
 def _build_determinant(
     n: int, logarithm: bool, module: Module, symbol: str, dtype: np.dtype
 ) -> None:
@@ -207,6 +228,7 @@ def _register() -> None:
         routine(f"inv{n}")(partial(_build_inverse, n))
         routine(f"cholesky{n}")(partial(_build_roots, n, False))
         routine(f"cholesky_upper{n}")(partial(_build_roots, n, True))
+        routine(f"lu{n}")(partial(_build_factors, n))
         routine(f"det{n}")(partial(_build_determinant, n, False))
         routine(f"slogdet{n}")(partial(_build_determinant, n, True))
         for (name, system), k in itertools.product(_SYSTEMS.items(), range(1, MOST + 1)):

@@ -64,6 +64,13 @@ def _to_numbers(stem: str) -> Callable[[Call], None]:
     return emit
 
 
+def _lu(call: Call) -> None:
+    fn, x = call.fn, call.contiguous(0)
+    places = [call.output(k).pointer for k in range(2)]
+    count = product(fn, x.dims[:-2])
+    call_routine(fn, f"lu{x.dims[-1]}", x.dtype, x.pointer, *places, count)
+
+
 # -- systems ------------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +154,7 @@ _LOWERINGS: dict[str, Lowering] = {
     "solve": _solve,
     "triangular_solve": _triangular_solve,
     "inv": _by_stem(lambda call: "inv", "Singular matrix"),
+    "lu": _lu,
     "cholesky": _by_stem(_triangle, "Matrix is not positive definite"),
     "det": _to_numbers("det"),
     "slogdet": _to_numbers("slogdet"),
