@@ -48,10 +48,8 @@ class MatrixLanes:
         narrow = [self._converted("fptrunc", value, kind) for value in values]
         size = len(narrow)
         if size < self.width:
-            for k in range(size):
-                places = range(k * self.width, (k + 1) * self.width)
-                turned = [p % size * self.width + p // size for p in places]
-                self._store_at(self._pick(narrow, turned), base, k * self.width)
+            for k, register in enumerate(self._joined(narrow)):
+                self._store_at(register, base, k * self.width)
             return
         for start in self._starts(size):
             rows = self._turn(narrow[start : start + self.width])
@@ -93,9 +91,9 @@ class MatrixLanes:
         return [variable.get() for variable in variables]
 
     def _load_dense(self, base: Value, size: int) -> list[Value]:
-        count = size * self.width
-        registers = [self._load_at(base, k) for k in range(0, count, self.width)]
-        return [self._pick(registers, range(k, count, size)) for k in range(size)]
+        return self._parted(
+            [self._load_at(base, k) for k in range(0, size * self.width, self.width)]
+        )
 
     def _gathered(self, base: Value, stride: Operand, first: int) -> Value:
         fn, kind = self.fn, register_type(self.dtype)
@@ -135,6 +133,32 @@ class MatrixLanes:
                     rows[k + step] = shuffle(self.fn, a, b, high)
             step //= 2
         return rows
+
+    def _parted(self, registers: list[Value]) -> list[Value]:
+        """Return element k of matrices, which lie one after another in as many registers as they have elements."""
+        size, count = len(registers), len(registers) * self.width
+        if size % 2:
+            return [self._pick(registers, range(k, count, size)) for k in range(size)]
+        found = list(registers)
+        for side in (0, 1):
+            places = range(side, 2 * self.width, 2)
+            pairs = zip(registers[::2], registers[1::2])
+            found[side::2] = self._parted([self._pick(pair, places) for pair in pairs])
+        return found
+
+    def _joined(self, values: list[Value]) -> list[Value]:
+        """Return matrices one after another: what `_parted` takes."""
+        size, width = len(values), self.width
+        if size % 2:
+            turned = [p % size * width + p // size for p in range(size * width)]
+            return [
+                self._pick(values, turned[k : k + width]) for k in range(0, size * width, width)
+            ]
+        found = list[Value]()
+        turned = [p % 2 * width + p // 2 for p in range(2 * width)]
+        for pair in zip(self._joined(values[::2]), self._joined(values[1::2])):
+            found += [self._pick(pair, turned[:width]), self._pick(pair, turned[width:])]
+        return found
 
     def _pick(self, registers: Sequence[Value], places: Sequence[int]) -> Value:
         """Return one register with elements of several, which are counted through."""
