@@ -27,11 +27,11 @@ from dsl.codegen.library.elimination import (
 )
 from dsl.codegen.library.matrix_lanes import MatrixLanes
 from dsl.codegen.library.routines import at, parallel, routine
-from dsl.codegen.llvm import Function, Module, Value
+from dsl.codegen.llvm import Function, Module, Operand, Value
 from dsl.codegen.vector_unit import register_bytes
 from dsl.ir.types import BY_NAME
 
-__all__ = ["MOST"]
+__all__ = ["MOST", "are_few", "stem"]
 
 MOST = 8
 """The rows of the largest matrices that have routines here, and the columns of right sides."""
@@ -41,8 +41,24 @@ _WORK = 1 << 16  # multiplications that are worth a thread
 Body = Callable[[Function, int, Value], None]
 
 
-def _each(f: Function, count: Value, work: int, body: Body) -> None:
-    """Emit `body(fn, width, first)` for all matrices: by so many as a register holds, or one by one if they are fewer."""
+def stem(
+    name: str, rows: int, columns: int = 0, *, turned: bool = False, alone: bool = False
+) -> str:
+    """Return the stem of a routine: `turned` for systems whose matrices are in Fortran's order, `alone` for few."""
+    sizes = f"{rows}x{columns}" if columns else f"{rows}"
+    return f"{name}{'_turned' if turned else ''}{sizes}{'_alone' if alone else ''}"
+
+
+def are_few(count: Operand) -> bool:
+    """Tell whether matrices surely do not fill a register."""
+    return isinstance(count, int) and count < register_bytes() // 8
+
+
+def _each(f: Function, count: Value, work: int, body: Body, *, alone: bool) -> None:
+    """Emit `body(fn, width, first)` for all matrices: by so many as a register holds, or one by one if they are fewer.
+
+    With `alone` they are surely fewer, and compiling the routine takes a fraction of the time.
+    """
     width = register_bytes() // 8
 
     def many() -> None:
@@ -56,7 +72,10 @@ def _each(f: Function, count: Value, work: int, body: Body) -> None:
         with f.loop(0, count) as index:
             body(f, 1, index)
 
-    f.if_else(f.compare("sge", count, width), many, few)
+    if alone:
+        few()
+    else:
+        f.if_else(f.compare("sge", count, width), many, few)
 
 
 @contextlib.contextmanager
@@ -118,7 +137,14 @@ def _triangular(lower: bool, unit: bool) -> System:
 
 
 def _build_systems(
-    n: int, k: int, system: System, turned: bool, module: Module, symbol: str, dtype: np.dtype
+    n: int,
+    k: int,
+    system: System,
+    turned: bool,
+    alone: bool,
+    module: Module,
+    symbol: str,
+    dtype: np.dtype,
 ) -> None:
     """`solve(a, a_step, b, b_step, x, count)`: systems of n rows and k right sides, so many elements apart; true if one is singular."""
     params = [("ptr", "a"), ("i64", "a_step"), ("ptr", "b"), ("i64", "b_step"), ("ptr", "x")]
@@ -137,10 +163,10 @@ def _build_systems(
                 note(x, singular)
             lanes.store(_flat(solved), at(fn, dtype, result, fn.mul(first, n * k)))
 
-        _each(f, count, n * n * (n + k), body)
+        _each(f, count, n * n * (n + k), body, alone=alone)
 
 
-def _build_inverse(n: int, module: Module, symbol: str, dtype: np.dtype) -> None:
+def _build_inverse(n: int, alone: bool, module: Module, symbol: str, dtype: np.dtype) -> None:
     """`inverse(x, y, count)`: true if a matrix is singular."""
     f = module.function(symbol, "i1", [("ptr", "x"), ("ptr", "y"), ("i64", "count")])
     source, target, count = f.params
@@ -153,10 +179,12 @@ def _build_inverse(n: int, module: Module, symbol: str, dtype: np.dtype) -> None
             note(x, _singular(x, found.pivots()))
             lanes.store(_flat(inverse(x, found)), at(fn, dtype, target, place))
 
-        _each(f, count, 2 * n**3, body)
+        _each(f, count, 2 * n**3, body, alone=alone)
 
 
-def _build_roots(n: int, upper: bool, module: Module, symbol: str, dtype: np.dtype) -> None:
+def _build_roots(
+    n: int, upper: bool, alone: bool, module: Module, symbol: str, dtype: np.dtype
+) -> None:
     """`roots(x, y, count)`: the triangles of Cholesky; true if a matrix has none."""
     f = module.function(symbol, "i1", [("ptr", "x"), ("ptr", "y"), ("i64", "count")])
     source, target, count = f.params
@@ -171,10 +199,10 @@ def _build_roots(n: int, upper: bool, module: Module, symbol: str, dtype: np.dty
             result = [list(row) for row in zip(*found)] if upper else found
             lanes.store(_flat(result), at(fn, dtype, target, place))
 
-        _each(f, count, n**3, body)
+        _each(f, count, n**3, body, alone=alone)
 
 
-def _build_factors(n: int, module: Module, symbol: str, dtype: np.dtype) -> None:
+def _build_factors(n: int, alone: bool, module: Module, symbol: str, dtype: np.dtype) -> None:
     """`lu(x, y, places, count)`: the triangles of each matrix, and with which row each row changed places."""
     pointers = [("ptr", name) for name in ("x", "y", "places")]
     f = module.function(symbol, "void", [*pointers, ("i64", "count")])
@@ -189,12 +217,12 @@ def _build_factors(n: int, module: Module, symbol: str, dtype: np.dtype) -> None
         numbers = MatrixLanes(fn, I32, width)
         numbers.store(found.places(x), at(fn, I32, places, fn.mul(first, n)))
 
-    _each(f, count, n**3, body)
+    _each(f, count, n**3, body, alone=alone)
     f.ret()
 
 
 def _build_determinant(
-    n: int, logarithm: bool, module: Module, symbol: str, dtype: np.dtype
+    n: int, logarithm: bool, alone: bool, module: Module, symbol: str, dtype: np.dtype
 ) -> None:
     """`det(x, y, count)` or `slogdet(x, sign, y, count)`."""
     results = ("sign", "y") if logarithm else ("y",)
@@ -210,7 +238,7 @@ def _build_determinant(
         for value, target in zip(values, targets):
             lanes.store([value], at(fn, dtype, target, first))
 
-    _each(f, count, n**3, body)
+    _each(f, count, n**3, body, alone=alone)
     f.ret()
 
 
@@ -224,16 +252,21 @@ _SYSTEMS: dict[str, System] = {
 
 
 def _register() -> None:
-    for n in range(1, MOST + 1):
-        routine(f"inv{n}")(partial(_build_inverse, n))
-        routine(f"cholesky{n}")(partial(_build_roots, n, False))
-        routine(f"cholesky_upper{n}")(partial(_build_roots, n, True))
-        routine(f"lu{n}")(partial(_build_factors, n))
-        routine(f"det{n}")(partial(_build_determinant, n, False))
-        routine(f"slogdet{n}")(partial(_build_determinant, n, True))
+    for n, alone in itertools.product(range(1, MOST + 1), (False, True)):
+        builds: dict[str, Callable[..., None]] = {
+            "inv": partial(_build_inverse, n),
+            "cholesky": partial(_build_roots, n, False),
+            "cholesky_upper": partial(_build_roots, n, True),
+            "lu": partial(_build_factors, n),
+            "det": partial(_build_determinant, n, False),
+            "slogdet": partial(_build_determinant, n, True),
+        }
+        for name, build in builds.items():
+            routine(stem(name, n, alone=alone))(partial(build, alone))
         for (name, system), k in itertools.product(_SYSTEMS.items(), range(1, MOST + 1)):
-            routine(f"{name}{n}x{k}")(partial(_build_systems, n, k, system, False))
-            routine(f"{name}_turned{n}x{k}")(partial(_build_systems, n, k, system, True))
+            for turned in (False, True):
+                build = partial(_build_systems, n, k, system, turned)
+                routine(stem(name, n, k, turned=turned, alone=alone))(partial(build, alone))
 
 
 _register()

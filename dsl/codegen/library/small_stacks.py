@@ -5,14 +5,14 @@ One matrix is a stack of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from dsl.codegen.arrays import Array, load_scalar
 from dsl.codegen.library.call import Call, array, product
 from dsl.codegen.library.routines import at, call_routine
-from dsl.codegen.library.small_matrices import MOST
+from dsl.codegen.library.small_matrices import MOST, are_few, stem
 from dsl.codegen.library.stacks import Axis, batch_axes, offsets
-from dsl.codegen.llvm import Operand
+from dsl.codegen.llvm import Operand, Value
 
 __all__ = ["or_else"]
 
@@ -33,30 +33,35 @@ def _fits(size: Operand) -> bool:
     return isinstance(size, int) and 1 <= size <= MOST
 
 
-def _by_stem(stem: Callable[[Call], str], message: str) -> Callable[[Call], None]:
+def _by_routine(name: Callable[[Call], str], message: str) -> Callable[[Call], None]:
     """Return what emits an op from matrices to matrices that may fail."""
 
     def emit(call: Call) -> None:
-        fn, x = call.fn, call.contiguous(0)
-        name, out = f"{stem(call)}{x.dims[-1]}", call.output().pointer
-        count = product(fn, x.dims[:-2])
-        wrong = call_routine(fn, name, x.dtype, x.pointer, out, count, result="i1")
+        wrong = _run(call, name(call), [call.output().pointer], result="i1")
         call.fail(wrong, f"linalg:{message}")
 
     return emit
 
 
-def _to_numbers(stem: str) -> Callable[[Call], None]:
+def _run(call: Call, name: str, places: Sequence[Value], result: str = "void") -> Value:
+    """Emit a call of a routine of one operand."""
+    fn, x = call.fn, call.contiguous(0)
+    n, count = x.dims[-1], product(fn, x.dims[:-2])
+    assert isinstance(n, int)
+    symbol = stem(name, n, alone=are_few(count))
+    return call_routine(fn, symbol, x.dtype, x.pointer, *places, count, result=result)
+
+
+def _to_numbers(name: str) -> Callable[[Call], None]:
     """Return what emits an op from matrices to a number for each, or several."""
 
     def emit(call: Call) -> None:
-        fn, x = call.fn, call.contiguous(0)
+        fn, x = call.fn, array(call, 0)
         stacked, results = len(x.dims) > 2, range(len(call.node.outputs))
         places = [
             call.output(k).pointer if stacked else fn.alloca(x.dtype.itemsize) for k in results
         ]
-        count = product(fn, x.dims[:-2])
-        call_routine(fn, f"{stem}{x.dims[-1]}", x.dtype, x.pointer, *places, count)
+        _run(call, name, places)
         if not stacked:
             for k, place in enumerate(places):
                 call.set_output(k, load_scalar(fn, x.dtype, place))
@@ -65,10 +70,7 @@ def _to_numbers(stem: str) -> Callable[[Call], None]:
 
 
 def _lu(call: Call) -> None:
-    fn, x = call.fn, call.contiguous(0)
-    places = [call.output(k).pointer for k in range(2)]
-    count = product(fn, x.dims[:-2])
-    call_routine(fn, f"lu{x.dims[-1]}", x.dtype, x.pointer, *places, count)
+    _run(call, "lu", [call.output(k).pointer for k in range(2)])
 
 
 # -- systems ------------------------------------------------------------------------------------------------------
@@ -84,19 +86,21 @@ def _triangular_solve(call: Call) -> None:
     _systems(call, f"{name}_unit" if unit else name, transpose=transpose)
 
 
-def _systems(call: Call, stem: str, *, transpose: bool) -> None:
+def _systems(call: Call, name: str, *, transpose: bool) -> None:
     fn, turned = call.fn, _is_turned(array(call, 0))
     a, b = array(call, 0) if turned else call.contiguous(0), call.contiguous(1)
     axes, out = _runs(call, a, b, in_order=not turned), call.output().pointer
     m, n = b.dims[-2:]
-    name = f"{stem}{'_turned' if turned != transpose else ''}{m}x{n}"
+    assert isinstance(m, int)
+    assert isinstance(n, int)
     *outer, (count, a_step, b_step) = axes or [(1, 0, 0)]
+    symbol = stem(name, m, n, turned=turned != transpose, alone=are_few(count))
 
     def solve(a_first: Operand, b_first: Operand, first: Operand) -> None:
         left, right = (at(fn, x.dtype, x.pointer, k) for x, k in ((a, a_first), (b, b_first)))
         solved = at(fn, b.dtype, out, fn.mul(first, fn.mul(m, n)))
         args = (left, a_step, right, b_step, solved, count)
-        call.fail(call_routine(fn, name, b.dtype, *args, result="i1"), "linalg:Singular matrix")
+        call.fail(call_routine(fn, symbol, b.dtype, *args, result="i1"), "linalg:Singular matrix")
 
     if not outer:
         solve(0, 0, 0)
@@ -153,9 +157,9 @@ Lowering = Callable[[Call], None]
 _LOWERINGS: dict[str, Lowering] = {
     "solve": _solve,
     "triangular_solve": _triangular_solve,
-    "inv": _by_stem(lambda call: "inv", "Singular matrix"),
+    "inv": _by_routine(lambda call: "inv", "Singular matrix"),
     "lu": _lu,
-    "cholesky": _by_stem(_triangle, "Matrix is not positive definite"),
+    "cholesky": _by_routine(_triangle, "Matrix is not positive definite"),
     "det": _to_numbers("det"),
     "slogdet": _to_numbers("slogdet"),
 }
