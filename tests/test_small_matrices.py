@@ -87,6 +87,16 @@ def test_systems_whose_stacks_are_broadcast(left: Any, right: Any) -> None:
             assert_close(dsl.jit(f)(a, b), f(a, b))
 
 
+@pytest.mark.parametrize(("n", "dtype"), [(2, "f8"), (3, "f4"), (5, "f8")])
+def test_systems_of_many_right_sides(n: int, dtype: str) -> None:
+    rng = np.random.default_rng(11)
+    for left, count, k in (((9,), 9, 9), ((3,), 3, 16), ((1,), 17, 30), ((17,), 1, 11)):
+        a = matrices(rng, (*left, n, n), dtype)
+        b = rng.normal(size=(count, n, k)).astype(dtype)
+        for f in (functions()["solve"], functions()["turned"]):
+            assert_close(dsl.jit(f)(a, b), f(a, b))
+
+
 def test_views_of_stacks() -> None:
     rng = np.random.default_rng(7)
     whole, b = matrices(rng, (40, 6, 6), "f8"), rng.normal(size=(20, 3, 1))

@@ -21,7 +21,17 @@ from dsl.codegen.library.vectors import (
 )
 from dsl.codegen.llvm import Function, Value
 
-__all__ = ["Arithmetic", "Factors", "Rows", "factor", "inverse", "roots", "solution", "substituted"]
+__all__ = [
+    "Arithmetic",
+    "Factors",
+    "Rows",
+    "factor",
+    "in_order",
+    "inverse",
+    "roots",
+    "solution",
+    "substituted",
+]
 
 Rows = list[list[Value]]
 _LEAST = 2.0**-1022  # of the numbers that have a reciprocal
@@ -127,10 +137,7 @@ class Factors:
 
 
 def factor(x: Arithmetic, rows: Rows, *, defined: bool = False) -> Factors:
-    """Factor matrices of n rows, column by column; elements after the first n of a row only change places with it.
-
-    With `defined`, the column below a pivot of zero, which is zero too, stays so.
-    """
+    """Factor square matrices column by column. With `defined`, what is below a pivot of zero, which is zero too, stays so."""
     found, n = Factors([list(row) for row in rows]), len(rows)
     for j in range(n):
         for i in range(n):
@@ -182,6 +189,14 @@ def substituted(
             value = divisors[i].divide(value)
         found[i] = value
     return found
+
+
+def in_order(x: Arithmetic, found: Factors, column: Sequence[Value]) -> list[Value]:
+    """Return a column whose elements change places as the rows did."""
+    ordered = list(column)
+    for i, j, swap in found.swaps:
+        ordered[i], ordered[j] = x.exchanged(swap, ordered[i], ordered[j])
+    return ordered
 
 
 def solution(x: Arithmetic, found: Factors, column: Sequence[Value | None]) -> list[Value]:

@@ -42,8 +42,8 @@ class MatrixLanes:
             found = self._load_short(base, stride, size)
         return [self._converted("fpext", value, "double") for value in found]
 
-    def store(self, values: Sequence[Value], base: Value) -> None:
-        """Store the elements of matrices one after another."""
+    def store(self, values: Sequence[Value], base: Value, stride: Operand | None = None) -> None:
+        """Store the elements of matrices one after another; those that fill a register may start `stride` elements apart."""
         kind = register_type(self.dtype)
         narrow = [self._converted("fptrunc", value, kind) for value in values]
         size = len(narrow)
@@ -54,7 +54,8 @@ class MatrixLanes:
         for start in self._starts(size):
             rows = self._turn(narrow[start : start + self.width])
             for k, row in enumerate(rows):
-                self._store_at(row, base, k * size + start)
+                place = self.fn.mul(size if stride is None else stride, k)
+                self._store_at(row, base, self.fn.add(place, start))
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class MatrixLanes:
         address = at(self.fn, self.dtype, base, place)
         return self.fn.load(self.of(register_type(self.dtype)), address, align=self.dtype.itemsize)
 
-    def _store_at(self, value: Value, base: Value, place: int) -> None:
+    def _store_at(self, value: Value, base: Value, place: Operand) -> None:
         self.fn.store(value, at(self.fn, self.dtype, base, place), align=self.dtype.itemsize)
 
     # -- registers -------------------------------------------------------------------------------------------------

@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from dsl.codegen.arrays import Array, load_scalar
+from dsl.codegen.library import (
+    small_matrices,  # noqa: F401 - its routines are called here
+    small_systems,  # noqa: F401 - its routines are called here
+)
 from dsl.codegen.library.call import Call, array, product
+from dsl.codegen.library.each_matrix import MOST, are_few, stem
 from dsl.codegen.library.routines import at, call_routine
-from dsl.codegen.library.small_matrices import MOST, are_few, stem
 from dsl.codegen.library.stacks import Axis, batch_axes, offsets
 from dsl.codegen.llvm import Operand, Value
 
@@ -18,15 +22,16 @@ __all__ = ["or_else"]
 
 
 def _is_small(call: Call) -> bool:
-    """Tell whether matrices, and right sides if there are any, are real, of known sizes, and small."""
+    """Tell whether matrices are real, of known sizes, and small, and right sides few; or many, of a stack of systems."""
     x = array(call, 0)
     rows, columns = x.dims[-2:]
     if x.dtype.kind != "f" or not (_fits(rows) and rows == columns):
         return False
     if len(call.inputs) == 1:
         return True
-    below, wide = array(call, 1).dims[-2:]
-    return below == rows and _fits(wide)
+    *_, below, wide = array(call, 1).dims
+    many = call.node.op.name == "solve" and isinstance(wide, int) and wide > MOST
+    return below == rows and (_fits(wide) or (many and len(x.dims) > 2))
 
 
 def _fits(size: Operand) -> bool:
@@ -94,12 +99,14 @@ def _systems(call: Call, name: str, *, transpose: bool) -> None:
     assert isinstance(m, int)
     assert isinstance(n, int)
     *outer, (count, a_step, b_step) = axes or [(1, 0, 0)]
-    symbol = stem(name, m, n, turned=turned != transpose, alone=are_few(count))
+    sizes, more = ((m, n), []) if n <= MOST else ((m,), [n])
+    name = name if n <= MOST else f"{name}_wide"
+    symbol = stem(name, *sizes, turned=turned != transpose, alone=are_few(count))
 
     def solve(a_first: Operand, b_first: Operand, first: Operand) -> None:
         left, right = (at(fn, x.dtype, x.pointer, k) for x, k in ((a, a_first), (b, b_first)))
         solved = at(fn, b.dtype, out, fn.mul(first, fn.mul(m, n)))
-        args = (left, a_step, right, b_step, solved, count)
+        args = (left, a_step, right, b_step, solved, count, *more)
         call.fail(call_routine(fn, symbol, b.dtype, *args, result="i1"), "linalg:Singular matrix")
 
     if not outer:
