@@ -97,6 +97,22 @@ def system(rng, n):
     return rng.standard_normal((n, n)) + n * np.eye(n), rng.standard_normal((n, n // 4 + 1))
 
 
+def small_systems(rng, n):
+    return rng.standard_normal((n, 3, 3)) + 3 * np.eye(3), rng.standard_normal((n, 3, 1))
+
+
+def small_matrices(rng, n):
+    return ((rng.uniform(-1, 1, (n, 4, 4)) + 4 * np.eye(4)).astype(np.float32),)
+
+
+def inverses(x):
+    return np.linalg.inv(x)
+
+
+def inverses_torch(x):
+    return torch.linalg.inv(x)
+
+
 def matrix(rng, n):
     return (rng.standard_normal((n, n)),)
 
@@ -128,5 +144,7 @@ CASES = [
     untargeted("sort-f64", sort, sort_torch, numbers, 4 * 10**6, 9),
     untargeted("svd-f64", singular_values, singular_values_torch, matrix, 512, 5),
     untargeted("solve-f64", solve, solve_torch, system, 1024, 5),
+    untargeted("solve-3x3-f64", solve, solve_torch, small_systems, 10**5, 5),
+    untargeted("inv-4x4-f32", inverses, inverses_torch, small_matrices, 10**5, 5),
     untargeted("fft-c128", fourier, fourier_torch, complex_numbers, 10**6, 16),
 ]

@@ -1,117 +1,124 @@
-"""Determinants of stacks of matrices of two and three rows, by elimination with pivots as in LAPACK, many matrices at a time.
+"""Determinants from the pivots of an elimination, for a matrix in each lane: their product, or its sign and logarithm.
 
-A call of LAPACK for each matrix takes much longer than the elimination. Rows change places by selects, so that matrices side
-by side go through the same steps. As in NumPy, single precision is computed in double precision and rounded at the end.
+Products of more than three pivots are had from their fractions and exponents apart, so that no step leaves the range of
+doubles unless the determinant does.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from dsl.codegen.arrays import load_scalar, register_type
-from dsl.codegen.library.call import Call, array, product
-from dsl.codegen.library.routines import at, call_routine, parallel, routine
-from dsl.codegen.library.vectors import constant
-from dsl.codegen.llvm import Function, Module, Operand, Value
+from dsl.codegen import math
+from dsl.codegen.library.elimination import Arithmetic, Factors
+from dsl.codegen.library.vectors import compare, constant, int_type, lanes
+from dsl.codegen.llvm import Value
 
-__all__ = ["emit_determinants", "has_few_rows"]
+__all__ = ["determinant", "sign_and_logarithm"]
 
-_GRAIN = 1 << 13  # matrices
-_SIZES = (2, 3)
-Rows = list[list[Value]]
-
-
-def has_few_rows(call: Call) -> bool:
-    """Tell whether the matrices are real, and as small as those that have a routine here."""
-    x = array(call, 0)
-    return x.dtype.kind == "f" and any(list(x.dims[-2:]) == [size, size] for size in _SIZES)
+_FRACTION = (1 << 52) - 1
+_ONE = 1023 << 52  # the bits of 1.0
+_SPECIAL = 0x7FF  # the exponent of infinities and NaN
+_MOST = 1000  # of an exponent that is made a factor
+_LOG_2 = 0.6931471805599453
 
 
-def emit_determinants(call: Call) -> None:
-    fn, x = call.fn, call.contiguous(0)
-    stacked = len(x.dims) > 2
-    out = call.output().pointer if stacked else fn.alloca(x.dtype.itemsize)
-    call_routine(fn, f"det{x.dims[-1]}", x.dtype, x.pointer, out, product(fn, x.dims[:-2]))
-    if not stacked:
-        call.set_output(0, load_scalar(fn, x.dtype, out))
-
-
-def _build(module: Module, symbol: str, dtype: np.dtype, size: int) -> None:
-    """`det(x, y, count)`: matrices in C order."""
-    params = [("ptr noalias", "x"), ("ptr noalias", "y"), ("i64", "count")]
-    f = module.function(symbol, "void", params)
-    x, y, count = f.params
-    with parallel(f, count, _GRAIN) as (part, lo, hi), part.loop(lo, hi) as index:
-        first = at(part, dtype, x, part.mul(index, size * size))
-        rows = [[_load(part, dtype, first, i * size + j) for j in range(size)] for i in range(size)]
-        found = _determinant(part, rows)
-        _store(part, dtype, found, at(part, dtype, y, index))
-    f.ret()
-
-
-@routine("det2", vectorize=True)
-def _build_two(module: Module, symbol: str, dtype: np.dtype) -> None:
-    _build(module, symbol, dtype, 2)
-
-
-@routine("det3", vectorize=True)
-def _build_three(module: Module, symbol: str, dtype: np.dtype) -> None:
-    _build(module, symbol, dtype, 3)
-
-
-def _load(fn: Function, dtype: np.dtype, base: Value, place: Operand) -> Value:
-    kind = register_type(dtype)
-    found = fn.load(kind, at(fn, dtype, base, place))
-    return found if kind == "double" else fn.convert("fpext", found, "double")
-
-
-def _store(fn: Function, dtype: np.dtype, value: Value, place: Value) -> None:
-    kind = register_type(dtype)
-    fn.store(value if kind == "double" else fn.convert("fptrunc", value, kind), place)
-
-
-def _determinant(fn: Function, rows: Rows) -> Value:
+def determinant(x: Arithmetic, found: Factors) -> Value:
     """Return the product of the pivots, negative if rows were exchanged an odd number of times; zero if one is zero."""
-    one, zero = constant(1.0, "double"), constant(0.0, "double")
-    sign, pivots = one, []
-    while rows:
-        for k in range(1, len(rows)):
-            swap = fn.fcompare("ogt", _size(fn, rows[k][0]), _size(fn, rows[0][0]))
-            rows[0], rows[k] = _exchanged(fn, swap, rows[0], rows[k])
-            sign = fn.select(swap, fn.fneg(sign), sign)
-        (pivot, *right), *below = rows
-        pivots.append(pivot)
-        rows = [_reduced(fn, row, pivot, right) for row in below]
-    found = fn.fmul(sign, _product(fn, pivots))
+    pivots = found.pivots()
+    product = _product(x, pivots) if len(pivots) < 4 else _long_product(x, pivots)
+    return _or_zero(x, pivots, _signed(x, found, product), 0.0)
+
+
+def sign_and_logarithm(x: Arithmetic, found: Factors) -> tuple[Value, Value]:
+    """Return the sign of the determinant and the logarithm of its size; 0 and -inf if a pivot is zero."""
+    fn, pivots = x.fn, found.pivots()
+    sign = _signed(x, found, _signs(x, pivots))
+    fraction, exponent, special = _parts(x, pivots)
+    whole = fn.convert("sitofp", exponent, x.type)
+    name = math.routine_name("log", "double", lanes(x.type) or 1)
+    log = fn.fadd(fn.call(x.type, name, fraction), fn.fmul(whole, x.number(_LOG_2)))
+    log = x.select(special, x.size(_plain(x, pivots)), log)
+    return _or_zero(x, pivots, sign, 0.0), _or_zero(x, pivots, log, -float("inf"))
+
+
+def _or_zero(x: Arithmetic, pivots: Sequence[Value], value: Value, other: float) -> Value:
     for pivot in pivots:
-        found = fn.select(fn.fcompare("oeq", pivot, zero), zero, found)
-    return found
+        value = x.select(x.is_zero(pivot), x.number(other), value)
+    return value
 
 
-def _size(fn: Function, value: Value) -> Value:
-    return fn.intrinsic("llvm.fabs", value)
+def _signed(x: Arithmetic, found: Factors, value: Value) -> Value:
+    return value if found.odd is None else x.select(found.odd, x.fn.fneg(value), value)
 
 
-def _exchanged(
-    fn: Function, swap: Value, a: list[Value], b: list[Value]
-) -> tuple[list[Value], list[Value]]:
-    first = [fn.select(swap, y, x) for x, y in zip(a, b)]
-    return first, [fn.select(swap, x, y) for x, y in zip(a, b)]
+def _signs(x: Arithmetic, pivots: Sequence[Value]) -> Value:
+    """Return the product of the signs of the pivots; a NaN counts as positive."""
+    sign = x.number(1.0)
+    for pivot in pivots:
+        sign = x.select(x.less(pivot, x.number(0.0)), x.fn.fneg(sign), sign)
+    return sign
 
 
-def _reduced(fn: Function, row: list[Value], pivot: Value, right: list[Value]) -> list[Value]:
-    """Return a row less the multiple of the pivot's row that makes its first element zero."""
-    factor = fn.fneg(fn.fdiv(row[0], pivot))
-    return [fn.fma(factor, above, value) for above, value in zip(right, row[1:])]
+def _plain(x: Arithmetic, factors: Sequence[Value]) -> Value:
+    total, *rest = factors
+    for factor in rest:
+        total = x.fn.fmul(total, factor)
+    return total
 
 
-def _product(fn: Function, factors: list[Value]) -> Value:
-    """Return the product of two or three factors, the largest times the smallest first: no step leaves the range needlessly."""
-    if len(factors) == 2:
-        return fn.fmul(factors[0], factors[1])
+def _product(x: Arithmetic, factors: Sequence[Value]) -> Value:
+    """Return the product of three factors at most, the largest times the smallest first: no step leaves the range needlessly."""
+    factors = list(factors)
+    if len(factors) < 3:
+        return _plain(x, factors)
     for i, k in ((0, 1), (0, 2), (1, 2)):
-        swap = fn.fcompare("ogt", _size(fn, factors[k]), _size(fn, factors[i]))
-        a, b = factors[i], factors[k]
-        factors = [*factors]
-        factors[i], factors[k] = fn.select(swap, b, a), fn.select(swap, a, b)
-    return fn.fmul(fn.fmul(factors[0], factors[2]), factors[1])
+        swap = x.less(x.size(factors[i]), x.size(factors[k]))
+        factors[i], factors[k] = x.exchanged(swap, factors[i], factors[k])
+    return _plain(x, [factors[0], factors[2], factors[1]])
+
+
+def _long_product(x: Arithmetic, pivots: Sequence[Value]) -> Value:
+    fn = x.fn
+    fraction, exponent, special = _parts(x, pivots)
+    product = fn.fmul(fraction, _signs(x, pivots))
+    for _ in range(2):
+        step = _between(x, exponent, -_MOST, _MOST)
+        exponent = fn.binary("sub", exponent, step)
+        product = fn.fmul(product, _power_of_two(x, step))
+    last = _power_of_two(x, _between(x, exponent, -_MOST, _MOST))
+    return x.select(special, _plain(x, pivots), fn.fmul(product, last))
+
+
+def _between(x: Arithmetic, number: Value, low: int, high: int) -> Value:
+    for predicate, limit in (("slt", low), ("sgt", high)):
+        bound = constant(limit, number.type)
+        number = x.select(compare(x.fn, predicate, number, bound), bound, number)
+    return number
+
+
+def _power_of_two(x: Arithmetic, exponent: Value) -> Value:
+    fn, kind = x.fn, exponent.type
+    bits = fn.binary("shl", fn.binary("add", exponent, constant(1023, kind)), constant(52, kind))
+    return fn.convert("bitcast", bits, x.type)
+
+
+def _parts(x: Arithmetic, pivots: Sequence[Value]) -> tuple[Value, Value, Value]:
+    """Return the product of the fractions, each from 1 to 2, the sum of the exponents, and where a pivot is inf or NaN."""
+    fn, kind = x.fn, int_type(x.type)
+    fractions, exponent, special = list[Value](), constant(0, kind), None
+    for pivot in pivots:
+        small = x.less(x.size(pivot), x.number(2.0**-1022))
+        bits = fn.convert(
+            "bitcast", x.select(small, fn.fmul(pivot, x.number(2.0**54)), pivot), kind
+        )
+        shifted = fn.binary("lshr", bits, constant(52, kind))
+        own = fn.binary("and", shifted, constant(_SPECIAL, kind))
+        odd = compare(fn, "eq", own, constant(_SPECIAL, kind))
+        special = odd if special is None else fn.either(special, odd)
+        bias = x.select(small, constant(1023 + 54, kind), constant(1023, kind))
+        exponent = fn.binary("add", exponent, fn.binary("sub", own, bias))
+        kept = fn.binary("and", bits, constant(_FRACTION, kind))
+        kept = fn.binary("or", kept, constant(_ONE, kind))
+        fractions.append(fn.convert("bitcast", kept, x.type))
+    assert special is not None
+    return _plain(x, fractions), exponent, special

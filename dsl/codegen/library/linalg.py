@@ -1,7 +1,7 @@
 """Factorisations and solvers by NumPy's own LAPACK loops, which work on stacks of matrices.
 
 As in NumPy everything is computed in double precision and rounded at the end, and what LAPACK cannot do sets the
-floating point flag "invalid", which raises the error. Determinants of two and three rows have routines of their own.
+floating point flag "invalid", which raises the error. Small matrices of known sizes have routines of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 from dsl.codegen.arrays import Array, load_scalar
 from dsl.codegen.library.call import Call, array, bytes_of, product
 from dsl.codegen.library.convert import copy_as, wide_dtype
-from dsl.codegen.library.determinants import emit_determinants, has_few_rows
 from dsl.codegen.library.gufuncs import Stack, call_stacks
 from dsl.codegen.library.lanes import copy_bytes
 from dsl.codegen.library.routines import at, call_routine, parallel, routine
@@ -198,13 +197,6 @@ def _named(name: str) -> Callable[[Call], str]:
     return lambda call: name
 
 
-def _det(call: Call) -> None:
-    if has_few_rows(call):
-        emit_determinants(call)
-    else:
-        _one(_named("det"), lambda fn, m, n: [()], "")(call)
-
-
 def _svd_shapes(call: Call, fn: Function, m: Operand, n: Operand) -> Cores:
     inner = fn.minimum(m, n)
     full = call.node.attrs["full_matrices"]
@@ -307,7 +299,7 @@ LOWERINGS: dict[str, Callable[[Call], None]] = {
     "cholesky": _one(_triangle("cholesky", "upper", "up", "lo"), lambda fn, m, n: [(m, m)],
                      "Matrix is not positive definite"),
     "inv": _one(_named("inv"), lambda fn, m, n: [(m, m)], _SINGULAR),
-    "det": _det,
+    "det": _one(_named("det"), lambda fn, m, n: [()], ""),
     "slogdet": _one(_named("slogdet"), lambda fn, m, n: [(), ()], ""),
     "eigh": _one(_triangle("eigh", "lower", "lo", "up"), lambda fn, m, n: [(m,), (m, m)], _EIGENVALUES),
     "eigvalsh": _one(_triangle("eigvalsh", "lower", "lo", "up"), lambda fn, m, n: [(m,)], _EIGENVALUES),

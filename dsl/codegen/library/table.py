@@ -18,6 +18,7 @@ from dsl.codegen.library import (
     running,
     search,
     selection,
+    small_stacks,
     sorting,
     unique,
 )
@@ -41,6 +42,7 @@ LOWERINGS: dict[str, Callable[[Call], None]] = {
     **fourier.LOWERINGS,
     **random.LOWERINGS,
 }
+LOWERINGS |= small_stacks.or_else(LOWERINGS)
 
 
 def supported(node: Node) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from dsl.codegen.llvm import Function, Operand, Value, float_constant
 
 __all__ = [
-    "BYTES", "compare", "constant", "first_lanes", "int_type", "intrinsic", "lanes", "last", "load_some", "mask_bits",
+    "BYTES", "compare", "constant", "fcompare", "first_lanes", "int_type", "intrinsic", "lanes", "last", "load_some", "mask_bits",
     "mask_type", "merge", "merge_all", "reduce", "reduce_add", "select", "shift_in", "splat", "store_some", "toss",
     "vector",
 ]  # fmt: skip
@@ -59,6 +59,11 @@ def constant(number: float, type: str) -> Value:
 def compare(fn: Function, predicate: str, a: Value, b: Value) -> Value:
     a, b = fn.use(a), fn.use(b)
     return fn.define(mask_type(a.type), f"icmp {predicate} {a.type} {a.text}, {b.text}")
+
+
+def fcompare(fn: Function, predicate: str, a: Value, b: Value) -> Value:
+    a, b = fn.use(a), fn.use(b)
+    return fn.define(mask_type(a.type), f"fcmp {predicate} {a.type} {a.text}, {b.text}")
 
 
 def select(fn: Function, condition: Value, a: Value, b: Value) -> Value:

@@ -92,7 +92,7 @@ from dsl.codegen.math.sums import logaddexp, logaddexp2
 from dsl.codegen.math.trigonometric import cos, sin, tan
 from dsl.codegen.vector_unit import register_bytes
 
-__all__ = ["FUNCTIONS", "call"]
+__all__ = ["FUNCTIONS", "call", "routine_name"]
 
 HAS_FMA: bool | None = None
 """Whether to emit fused multiply-adds, which LLVM makes calls of libm for where the CPU has none; None asks the CPU."""
@@ -192,10 +192,10 @@ def arity(name: str) -> int:
 def _call_routine(fn: Function, name: str, *args: Value) -> Value:
     """Emit a call of the library's routine; the attribute tells LLVM's vectoriser which ones there are for vectors."""
     type, many = args[0].type, "v" * len(args)
-    symbol = _routine(name, type, 1)
+    symbol = routine_name(name, type, 1)
     variants = []
     for lanes in fn.lanes or ():
-        wide, kind = _routine(name, type, lanes), f"<{lanes} x {type}>"
+        wide, kind = routine_name(name, type, lanes), f"<{lanes} x {type}>"
         fn.module.declare(wide, kind, [kind] * len(args), _PURE)
         fn.module.keep(wide)
         variants.append(f"_ZGV_LLVM_N{lanes}{many}_{symbol}({wide})")
@@ -212,7 +212,7 @@ def _call_libm(fn: Function, name: str, *args: Value) -> Value:
     return fn.define("double", f"call double @{name}({listing}) nobuiltin")
 
 
-def _routine(name: str, type: str, lanes: int) -> str:
+def routine_name(name: str, type: str, lanes: int) -> str:
     return f"dsl_math_{name}_x{lanes}_{FORMATS[type].name}"
 
 
