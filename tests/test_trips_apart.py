@@ -202,6 +202,14 @@ def relaxes(m):
     return d
 
 
+def reads_what_the_branch_wrote(a, b):
+    for i in range(len(a)):
+        if a[i] > b[i]:
+            a[i] = b[i] + 1
+            b[i] = a[i] * a[i]
+    return a, b
+
+
 # --- Branches that stay ---------------------------------------------------------------------------------------------
 
 
@@ -230,14 +238,6 @@ def elsewhere_in_each_branch(a, b):
         else:
             c[2 * i + 1] = b[i]
     return c
-
-
-def reads_what_the_branch_wrote(a, b):
-    for i in range(len(a)):
-        if a[i] > b[i]:
-            a[i] = b[i] + 1
-            b[i] = a[i] * a[i]
-    return a, b
 
 
 # --- Trips that need one another ------------------------------------------------------------------------------------
@@ -311,10 +311,15 @@ ALONE = [
     reads_what_one_trip_writes, reads_the_first_which_changes, reads_the_last, reads_where_told, shortest_paths,
     two_read_what_one_writes, writes_further_on, eliminates,
 ]  # fmt: skip
-CHOICES = [keeps_or_replaces, clips, writes_two_or_none, least_of_paths, relaxes]
-BRANCHES = [
-    reads_only_where_it_may, counts_too, elsewhere_in_each_branch, reads_what_the_branch_wrote,
-]  # fmt: skip
+CHOICES = [
+    keeps_or_replaces,
+    clips,
+    writes_two_or_none,
+    least_of_paths,
+    relaxes,
+    reads_what_the_branch_wrote,
+]
+BRANCHES = [reads_only_where_it_may, counts_too, elsewhere_in_each_branch]
 TOGETHER = [
     adds_up, adds_up_from_far, reads_ahead, reads_backwards, writes_twice, writes_two_that_are_one, reads_what_it_wrote,
     sums_of_floats, last_number,

@@ -12,6 +12,8 @@ What a branch writes is written in each trip: the new element, or the old one ag
       @else { return %y }
     }
 
+So are those of loops within such a loop, whose trips all lanes then make together: see `control.across`.
+
 It is done where all of that may be computed in every trip: it cannot raise, takes little time, and its places surely are in the
 arrays. Loops of which trips meet all the same keep their branches. Loops that carry numbers alone are left to LLVM then, which makes
 many trips at once where `tallies` finds no chain.
@@ -25,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsl.codegen.control.apart import is_simple, trips_apart
+from dsl.codegen.control.apart import is_dense, is_simple, trips_apart
 from dsl.codegen.ranges import Linear, Ranges
 from dsl.codegen.tallies import chosen, has_no_chain, with_switches
 from dsl.ir.dims import DimLike
@@ -55,24 +57,12 @@ def _look(graph: Graph, ranges: Ranges, expensive: Costly, found: dict[Node, Gra
     """Find loops, and what their bodies become."""
     for node in graph.nodes:
         for region in node.regions:
-            inner = _inside(ranges, node, region)
+            inner = ranges.inside(node, region)
             body = _straight(node, region, inner, expensive) if node.op.name == "scan" else None
             if body is None:
                 _look(region, inner, expensive, found)
             else:
                 found[node] = body
-
-
-def _inside(outer: Ranges, node: Node, region: Graph) -> Ranges:
-    """Return what is known in a region: what is given to it stays what it is, and a trip's number is below the trips."""
-    ranges, params = Ranges(outer), region.params
-    if node.op.name == "scan":
-        ranges.count(params[0], node.inputs[0], outer)
-        params = params[1:]
-    given = params[node.attrs.get("carried", 0) :]
-    for param, operand in zip(given, node.inputs[len(node.inputs) - len(given) :], strict=True):
-        ranges.forms[param] = outer.form(operand)
-    return ranges
 
 
 def _with_body(
@@ -89,7 +79,7 @@ def _with_body(
 
 def _straight(node: Node, body: Graph, ranges: Ranges, expensive: Costly) -> Graph | None:
     """Return a loop's body without branches, or None if it has none or has to keep them."""
-    branches = [inner for inner in body.nodes if inner.regions]
+    branches = [inner for inner in body.walk() if inner.op.name == "cond"]
     arrays = {is_array(value) for value in body.results}
     tensors = all(isinstance(value.type, TensorType) for value in body.results)
     if not branches or body.effects or len(arrays) > 1 or not tensors:
@@ -99,10 +89,14 @@ def _straight(node: Node, body: Graph, ranges: Ranges, expensive: Costly) -> Gra
     made, carried = rebuild(body, _choose), node.attrs["carried"]
     made = with_switches(made, node.inputs[1 : 1 + carried])
     looked = _looked_at(body)
-    if any(inner.regions for inner in made.nodes) or not _is_inside(made, ranges, looked):
+    nested = any(inner.regions for inner in made.nodes)
+    if any(inner.op.name == "cond" for inner in made.walk()):
+        return None
+    if not _is_inside(made, ranges, looked) or (nested and not is_dense(made, ranges)):
         return None
     together = trips_apart(made, carried, ranges, {number for number, _ in looked}) is not None
-    return made if together or (arrays == {False} and has_no_chain(made, carried)) else None
+    alone = arrays == {False} and not nested
+    return made if together or (alone and has_no_chain(made, carried)) else None
 
 
 def _is_plain(branch: Node, expensive: Costly) -> bool:
@@ -129,6 +123,8 @@ def _is_quick(node: Node, expensive: Costly) -> bool:
 def _is_inside(body: Graph, ranges: Ranges, looked: set[tuple[Value, DimLike]]) -> bool:
     """Tell whether all places that are read or written surely are in the arrays, or have been looked at before a branch."""
     for node in body.nodes:
+        if not all(_is_inside(g, ranges.inside(node, g), looked) for g in node.regions):
+            return False
         for number, size in _places(node):
             form = Linear() if is_array(number) else ranges.form(number)
             natural = all(map(ranges.is_natural, (form, ranges.size(size) - form + -1)))

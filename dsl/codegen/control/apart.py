@@ -6,7 +6,8 @@ read nowhere that another trip writes to: along some axis, a read is always wher
     for j in range(k + 1, n):
         a[i, j] -= a[i, k] * a[k, j]    # a[i, j], a[k, j]: of this column; a[i, k]: k is no j
 
-One trip may write what all others read. It is made alone, between those before and those after it.
+Loops in it may read what no trip writes. One trip may write what all others read. It is made alone, between those before and those
+after it.
 
     for j in range(n):
         d[i, j] = min(d[i, j], d[i, k] + d[k, j])    # d[i, k]: trip k writes it
@@ -24,7 +25,7 @@ from dsl.ir.facts import is_array
 from dsl.ir.registry import Trait
 from dsl.ir.types import I64
 
-__all__ = ["Trip", "is_simple", "trips_apart"]
+__all__ = ["Trip", "is_dense", "is_nest", "is_simple", "trips_apart"]
 
 _SIMPLE = frozenset(("const", "dim_size", "gather", "reshape"))
 
@@ -48,7 +49,8 @@ def trips_apart(
     pairs = zip(body.params[1 : 1 + carried], body.results, strict=True)
     arrays = [(param, result) for param, result in pairs if is_array(param)]
     written = {result.node for _, result in arrays}
-    if not arrays or not all(node in written or is_simple(node) for node in body.nodes):
+    nodes = [node for node in body.nodes if node not in written]
+    if not arrays or not all(is_simple(node) or is_nest(node) for node in nodes):
         return None
     ((number, _),) = ranges.form(body.params[0]).terms
     steady = set(body.params[1 + carried :])
@@ -67,6 +69,34 @@ def is_simple(node: ir.Node) -> bool:
         return _is_element(node)
     simple = node.op.has(Trait.ELEMENTWISE) or node.op.name in _SIMPLE
     return simple and not any(map(is_array, node.outputs))
+
+
+def is_nest(node: ir.Node) -> bool:
+    """Tell whether a node is a loop that computes numbers from what it reads, as a sum over a row."""
+    if node.op.name != "scan" or node.regions[0].effects or any(map(is_array, node.outputs)):
+        return False
+    return all(is_simple(inner) or is_nest(inner) for inner in node.regions[0].nodes)
+
+
+def is_dense(body: ir.Graph, ranges: Ranges) -> bool:
+    """Tell whether each place that a loop touches, and those within it, stays in all trips or goes from element to element."""
+    ((number, _),) = ranges.form(body.params[0]).terms
+    return _is_dense(body, ranges, number)
+
+
+def _is_dense(graph: ir.Graph, ranges: Ranges, number: Atom) -> bool:
+    for node in graph.nodes:
+        if node.op.name in ("gather", "scatter"):
+            last = len(node.inputs[0].shape) - 1
+            moves = {
+                axis: dict(ranges.form(i).terms).get(number, 0)
+                for axis, i in _indices(node).items()
+            }
+            if any(step and (axis, step) != (last, 1) for axis, step in moves.items()):
+                return False
+        if not all(_is_dense(g, ranges.inside(node, g), number) for g in node.regions):
+            return False
+    return True
 
 
 def _is_element(node: ir.Node) -> bool:

@@ -11,6 +11,8 @@ from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from dsl.codegen.control.across import MOST as _POLL
+from dsl.codegen.control.across import emit_across
 from dsl.codegen.control.apart import Trip, trips_apart
 from dsl.codegen.control.brief import MOST, goes_through_bits, is_brief
 from dsl.codegen.control.carried import Loop
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["emit_scan", "emit_while"]
 
-_POLL = 1 << 16  # trips between looks at the clock, for the keyboard
 _AT_ONCE = 4  # trips of a loop that seeks the best, between two that ask whether it has ended
 _FEW = 16  # trips of a loop that LLVM may unroll
 
@@ -92,7 +93,7 @@ def emit_scan(region: Region, node: ir.Node) -> None:
 
 
 def _scan(region: Region, node: ir.Node) -> None:
-    (body,) = node.regions
+    (body,), fn = node.regions, region.fn
     trips = _single(region, node.inputs[0])
     loop = Loop(region, node, node.inputs[1:], 1)
     spans = Spans(loop, [] if _has_loops(body) or _is_short(node, _FEW) else spans_of(loop)[0])
@@ -100,6 +101,14 @@ def _scan(region: Region, node: ir.Node) -> None:
     if any(emit(loop, trips, lambda: _poll(region)) for emit in (emit_repeats, emit_trapezoids)):
         loop.end()
         return
+    if not _is_short(node, _FEW):
+        made = emit_across(loop, trips, _run, lambda every: _chunks(region, trips, every))
+        if made is not None:
+            fn.module.as_written = False
+            if region.program.depth:
+                _spend(region, made)
+            loop.end()
+            return
     every = _poll_every(body)
     spends = every > 1 and _has_loops(body)
     poll = every > 1 and not spends and not region.program.depth and not _is_short(node)
@@ -112,7 +121,7 @@ def _scan(region: Region, node: ir.Node) -> None:
 
 
 @contextmanager
-def _chunks(region: Region, trips: Value, every: int) -> Iterator[tuple[Operand, Operand]]:
+def _chunks(region: Region, trips: Value, every: Operand) -> Iterator[tuple[Operand, Operand]]:
     """Run the block for so many trips after the others, and look for interrupts in between."""
     fn = region.fn
     done, end = fn.variable("i64", 0), fn.variable("i64", fn.minimum(trips, every))
@@ -163,7 +172,8 @@ def _trips(loop: Loop, ends: tuple[Operand, Operand], spans: Spans, every: int) 
 def _run(loop: Loop, inner: Region) -> None:
     """Emit the body of a loop."""
     program = inner.program
-    around, program.serial = program.serial, not loop.may_be_vectorised()
+    one_by_one = not (program.together or loop.may_be_vectorised())
+    around, program.serial = program.serial, one_by_one
     if not program.depth:
         program.touched.enter()
     program.depth += 1
@@ -203,12 +213,16 @@ def _has_loops(body: ir.Graph) -> bool:
 
 def _spend(region: Region, trips: Operand) -> None:
     """Count trips since the program looked last."""
+    if region.program.together:
+        return
     budget = region.program.budget
     budget.set(region.fn.binary("sub", budget.get(), trips))
 
 
 def _poll_if_spent(region: Region) -> None:
     """Look if many trips were made, of this loop and of those in it."""
+    if region.program.together:
+        return
     fn, budget = region.fn, region.program.budget
     with fn.if_(fn.compare("slt", budget.get(), 0), unlikely=True):
         _poll(region)
