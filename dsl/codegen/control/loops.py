@@ -21,7 +21,7 @@ from dsl.codegen.control.forecast import failing_first
 from dsl.codegen.control.records import seeks_records
 from dsl.codegen.control.spans import Spans, spans_of
 from dsl.codegen.control.steady import takes_one_side
-from dsl.codegen.control.weights import is_loop, weight
+from dsl.codegen.control.weights import is_loop, is_short, weight
 from dsl.codegen.frame import STATUS
 from dsl.codegen.kernels.vectors import Recorded, WideLoops, read_loop
 from dsl.codegen.llvm import Operand, Value, read
@@ -115,7 +115,7 @@ def _scan(region: Region, node: ir.Node) -> None:
     chunks = _chunks(region, trips, every) if poll else nullcontext((0, trips))
     with chunks as (low, high), spans.parts(low, high) as ends:
         _trips(loop, ends, spans, every)
-    if every > 1 and not poll and not spends and region.program.depth:
+    if every > 1 and not poll and not spends and region.program.depth and not is_short(node):
         _spend(region, trips)
     loop.end()
 
