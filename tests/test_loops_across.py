@@ -83,6 +83,35 @@ def fewer_trips_in_first_rows(a, b, c):
     return c
 
 
+def forces(a, b, c):
+    """Of bodies on each other: several elements of rows of three, which are far apart in memory, written in a branch."""
+    n = b.shape[1]
+    pos, acc = np.empty((n, 3)), np.zeros((n, 3))
+    for i in range(n):
+        for axis in range(3):
+            pos[i, axis] = i * (axis - 1) % 7
+    for i in range(n):
+        for j in range(n):
+            if i != j:
+                dx, dy = pos[j, 0] - pos[i, 0], pos[j, 2] - pos[i, 2]
+                inverse = 1 / np.sqrt(dx * dx + dy * dy + 1)
+                acc[i, 0] += dx * inverse
+                acc[i, 2] += dy * inverse
+                acc[i, 1] = acc[i, 1] - acc[i, 2]
+    return acc
+
+
+def first_of_the_least(a, b, c):
+    found = np.zeros(b.shape[1], dtype=np.int64)
+    for j in range(b.shape[1]):
+        least, at = 1e9, -1
+        for k in range(b.shape[0]):
+            if b[k, j] < least:
+                least, at = b[k, j], k
+        found[j] = at * 2 + j
+    return found
+
+
 # --- One by one ------------------------------------------------------------------------------------------------------
 
 
@@ -119,6 +148,29 @@ def backwards(a, b, c):
     return c
 
 
+def writes_a_place_of_the_next(a, b, c):
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1] - 1):
+            for k in range(a.shape[1]):
+                c[i, j] += a[i, k]
+            c[i, j + 1] = c[i, j] * 2
+    return c
+
+
+def writes_in_branches_within_branches(a, b, c):
+    n = b.shape[1]
+    acc = np.zeros((3, n))
+    for i in range(n):
+        for k in range(b.shape[0]):
+            if b[k, i] > 0:
+                acc[0, i] += b[k, i]
+                acc[0, i] += acc[-1, i]
+            elif b[k, i] < -3:
+                acc[1, i] = acc[0, i]
+                acc[-1, i] = 5
+    return acc
+
+
 def keeps_the_last(a, b, c):
     last = 0.0
     for i in range(a.shape[0]):
@@ -141,10 +193,11 @@ def looks_where_no_trip_goes(a, b, c):
 
 TOGETHER = [
     product, product_of_sums, writes_twice_in_a_trip, several_loops_within, chooses_within, fewer_trips_in_first_rows,
+    forces, first_of_the_least,
 ]  # fmt: skip
 OTHERS = [
     neighbours, trips_depend_on_the_lane, reads_what_another_lane_writes, all_write_one_place, backwards, keeps_the_last,
-    looks_where_no_trip_goes,
+    looks_where_no_trip_goes, writes_a_place_of_the_next, writes_in_branches_within_branches,
 ]  # fmt: skip
 
 

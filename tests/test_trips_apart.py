@@ -58,6 +58,15 @@ def two_at_once(a, b):
     return a, b
 
 
+def two_columns(a, b):
+    c = np.zeros((2, len(a)))
+    for i in range(len(a)):
+        c[0, i] = a[i] + b[i]
+        c[1, i] = c[0, i] * a[i]
+        c[0, i] += c[1, i]
+    return c
+
+
 def sums_of_integers(a, b):
     total, seen = 0, np.zeros(len(a), np.int64)
     whole = np.floor(a * 8).astype(np.int64)
@@ -202,6 +211,18 @@ def relaxes(m):
     return d
 
 
+def writes_two_places(a, b):
+    c = np.zeros((2, len(a)))
+    for i in range(len(a)):
+        if a[i] > b[i]:
+            c[0, i] = a[i]
+            c[1, i] = c[0, i] - b[i]
+        else:
+            c[0, i] = b[i]
+            c[1, i] = c[1, i] + 1
+    return c
+
+
 def reads_what_the_branch_wrote(a, b):
     for i in range(len(a)):
         if a[i] > b[i]:
@@ -304,7 +325,7 @@ def last_number(a, b):
 
 
 APART = [
-    scales, into_another, within, steps_of_lu, same_column, two_at_once, sums_of_integers, chooses, functions,
+    scales, into_another, within, steps_of_lu, same_column, two_at_once, two_columns, sums_of_integers, chooses, functions,
     reads_the_first, rows_in_turn,
 ]  # fmt: skip
 ALONE = [

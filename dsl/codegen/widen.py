@@ -41,6 +41,9 @@ __all__ = ["Body", "Widened", "read"]
 _CONVERSIONS = (
     "trunc", "zext", "sext", "fptrunc", "fpext", "bitcast", "sitofp", "uitofp", "fptosi",
 )  # fmt: skip
+_FIRST, _BEHIND, _WITHIN = range(
+    3
+)  # where steps are: in the first block, in a later one, in a loop
 _LINE = 64  # bytes of a line of the caches
 _BYTES = {"i1": 0, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
@@ -314,10 +317,8 @@ def _classify_all(body: Body) -> bool:
     """Note what all steps' results are. Slots are taken for ones of numbers until a vector is found that is put there."""
     while True:
         body.counts, body.vectors, body.local = {body.counter: 1}, set(), set()
-        blocks = 0
-        for step in body.steps:
-            blocks += step.op == "label"
-            if not _classify(body, step, blocks > 1):
+        for step, where in zip(body.steps, _places(body.steps), strict=True):
+            if not _classify(body, step, where):
                 return False
         vary = body.vectors | body.counts.keys()
         found = {
@@ -330,49 +331,68 @@ def _classify_all(body: Body) -> bool:
         body.wide |= found
 
 
-def _classify(body: Body, step: _Step, within: bool) -> bool:
-    """Note what a step's result is; tell whether the step can be widened. It may be within a loop of the body, or behind one."""
+def _places(steps: Sequence[_Step]) -> list[int]:
+    """Return where each step is: in the first block, behind it, or in a loop within, which a branch back ends."""
+    labels = {step.more: k for k, step in enumerate(steps) if step.op == "label"}
+    first = min((k for k in labels.values() if k > 1), default=len(steps))
+    places = [_FIRST] * first + [_BEHIND] * (len(steps) - first)
+    for k, step in enumerate(steps):
+        if step.op == "br":
+            start = min(labels[label] for label in step.more.split())
+            places[start : k + 1] = [_WITHIN] * max(0, k + 1 - start)
+    return places
+
+
+def _classify(body: Body, step: _Step, where: int) -> bool:
+    """Note what a step's result is; tell whether the step can be widened."""
     if step.op == "load":
-        return _classify_load(body, step, within)
+        return _classify_load(body, step, where)
     if step.op == "store":
         address = step.args[1][1]
         kept = address in body.sums or address in body.slots
-        return kept or body.counts.get(address) == _BYTES[step.type]
+        return kept or _goes_on(body, step, address, where)
     names = [name for _, name in step.args]
     if step.op in ("label", "br", "phi"):
         body.local.add(step.result)
         return not any(name in body.vectors or name in body.counts for name in names)
     if step.op in by_register.STEMS or any(name in body.vectors for name in names):
-        if step.op == "getelementptr" or not _is_quick(step):
+        if step.op == "getelementptr" or not (body.has_loops or _is_quick(step)):
             return False
         body.vectors.add(step.result)
         return True
     if not any(name in body.counts for name in names):
-        if within or any(name in body.local for name in names):
+        if where != _FIRST or any(name in body.local for name in names):
             body.local.add(step.result)
         return True
     grows = _growth(body, step)
     if grows is not None:
         body.counts[step.result] = grows
         return True
-    if step.op == "getelementptr" or not _is_quick(step):
+    if step.op == "getelementptr" or not (body.has_loops or _is_quick(step)):
         return False
     body.vectors.add(step.result)
     return True
 
 
-def _classify_load(body: Body, step: _Step, within: bool) -> bool:
+def _classify_load(body: Body, step: _Step, where: int) -> bool:
     address = step.args[0][1]
-    moves = body.counts.get(address) == _BYTES.get(step.type, -1)
+    moves = step.type != "ptr" and _goes_on(body, step, address, where)
     if address in body.sums or address in body.wide or moves:
         body.vectors.add(step.result)
         return True
-    if within or address in body.slots or address in body.local:
+    if where != _FIRST or address in body.slots or address in body.local:
         body.local.add(step.result)
     if address in body.slots:
         return True
     fixed = address not in body.counts and address not in body.vectors
     return fixed and not any(s.op == "store" and s.args[1][1] == address for s in body.steps)
+
+
+def _goes_on(body: Body, step: _Step, address: str, where: int) -> bool:
+    """Tell whether an address goes from element to element; around loops, where it matters little, it may go on in other steps."""
+    grows, size = body.counts.get(address, 0), _BYTES[step.type]
+    far = body.has_loops and where != _WITHIN and size > 0
+    return grows > 0 and (grows == size or (far and grows % size == 0))
 
 
 def _growth(body: Body, step: _Step) -> int | None:
@@ -395,7 +415,7 @@ def _growth(body: Body, step: _Step) -> int | None:
 
 
 def _is_quick(step: _Step) -> bool:
-    """Tell whether all CPUs have an instruction for vectors."""
+    """Tell whether all CPUs have an instruction for vectors. Around loops that matters little: LLVM keeps to one lane there."""
     types = {step.type, *(type for type, _ in step.args)}
     op = step.op.split()[0]
     if op in ("shl", "lshr", "ashr"):
@@ -430,7 +450,7 @@ class _Widening:
         self.out = Widened(self.named(body.counter))
         self.splats: dict[tuple[str, str], str] = {}
         self.here: dict[tuple[str, str], str] = {}  # in the block that is written
-        self.blocks = 0
+        self.blocks = self.serial = 0
         self.mask = f"<{lanes} x i1> {self.out.counter}.mask"
 
     def run(self) -> Widened:
@@ -569,6 +589,9 @@ class _Widening:
 
     def write_vector(self, step: _Step) -> None:
         made, wide = self.named(step.result), self.type(step.type)
+        if step.op == "load" and self.is_far(step, step.args[0][1]):
+            self.load_apart(step)
+            return
         if self.stop and step.op == "load" and self.is_memory(step.args[0][1]):
             self.masked_load(step)
             return
@@ -658,12 +681,47 @@ class _Widening:
             f"i32 {_alignment(step)}, {self.mask})"
         )
 
+    def is_far(self, step: _Step, address: str) -> bool:
+        """Tell whether the elements of lanes do not lie one behind the other."""
+        return self.is_memory(address) and self.given.counts.get(address) != _BYTES[step.type]
+
+    def load_apart(self, step: _Step) -> None:
+        made, wide = self.named(step.result), self.type(step.type)
+        name = f"{self.overloaded('masked.gather', step.type)}.v{self.lanes}p0"
+        args, types = self.apart(step, step.args[0][1])
+        args, types = [*args, f"{wide} zeroinitializer"], [*types, wide]
+        self.call_by_name(made, name, wide, args, types)
+
+    def store_apart(self, step: _Step) -> None:
+        (type, value), (_, address) = step.args
+        wide = self.type(type)
+        name = f"{self.overloaded('masked.scatter', type)}.v{self.lanes}p0"
+        args, types = self.apart(step, address)
+        self.out.calls[name] = "void", [wide, *types]
+        listing = ", ".join([f"{wide} {self.vector(type, value)}", *args])
+        self.out.body.append(f"  call void @{name}({listing})")
+
+    def apart(self, step: _Step, address: str) -> tuple[list[str], list[str]]:
+        """Return the addresses of lanes that go on in steps, their alignment and the mask, and the types of these."""
+        steps = ", ".join(f"i64 {self.given.counts[address] * k}" for k in range(self.lanes))
+        self.serial += 1
+        made, first = f"{self.out.counter}.places.{self.serial}", self.scalar(address)
+        self.out.body.append(
+            f"  {made} = getelementptr i8, ptr {first}, <{self.lanes} x i64> <{steps}>"
+        )
+        mask = self.mask if self.stop else f"{self.type('i1')} splat (i1 true)"
+        args = [f"{self.type('ptr')} {made}", f"i32 {_alignment(step)}", mask]
+        return args, [self.type("ptr"), "i32", self.type("i1")]
+
     def write_store(self, step: _Step) -> None:
         (type, value), (_, address) = step.args
         if address in self.given.slots - self.given.wide:
             self.out.body.append(f"  store {type} {self.scalar(value)}, ptr {address}")
             return
         memory = self.is_memory(address)
+        if self.is_far(step, address):
+            self.store_apart(step)
+            return
         if self.stop and memory:
             self.masked_store(step)
             return
