@@ -257,6 +257,46 @@ def test_a_loop_that_writes_one_element_of_a_large_array_looks_for_interrupts_se
             assert before.startswith("then")  # where many trips were made
 
 
+def around_points(x):
+    total = 0
+    for i in range(1, len(x) - 1):
+        key = x[i]
+        for p in range(2):
+            for q in range(-1, 2):
+                if x[i + q] == key + p:
+                    total += p + q
+    return total
+
+
+def test_loops_of_few_trips_do_not_look_for_interrupts_in_their_own() -> None:
+    x = np.random.default_rng(0).integers(0, 3, 100)
+    compiled = dsl.jit(around_points, dynamic=True)
+    assert compiled(x) == around_points(x)
+    assert compiled.ir(x, stage="llvm").count("call i32 @dsl_poll") == 1  # of the loop around them
+
+
+# -- floats that become indices ----------------------------------------------------------------------------------------
+
+
+def histogram(x, y, h):
+    for i in range(len(x)):
+        a, b = int(x[i]), int(y[i])
+        if a >= 0 and a < 4 and b >= 0 and b < 4:
+            h[a, b] += 1
+    return h
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="an instruction of x86")
+def test_an_index_that_a_branch_looks_at_is_cut_off_by_one_instruction() -> None:
+    x = np.array([0.5, 3.9, -0.5, -1.0, 4.0, 1e10, -1e10, 3.0])
+    h = np.zeros((4, 4), np.int64)
+    compiled = dsl.jit(histogram)
+    np.testing.assert_array_equal(
+        compiled(x, x[::-1].copy(), h.copy()), histogram(x, x[::-1], h.copy())
+    )
+    assert compiled.ir(x, x[::-1].copy(), h, stage="llvm").count("sse2.cvttsd2si64(<2") == 3
+
+
 def _pairs(text):
     lines = [line.strip() for line in text.splitlines()]
     return zip(lines[1:], lines)

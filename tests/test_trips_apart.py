@@ -58,6 +58,15 @@ def two_at_once(a, b):
     return a, b
 
 
+def two_columns(a, b):
+    c = np.zeros((2, len(a)))
+    for i in range(len(a)):
+        c[0, i] = a[i] + b[i]
+        c[1, i] = c[0, i] * a[i]
+        c[0, i] += c[1, i]
+    return c
+
+
 def sums_of_integers(a, b):
     total, seen = 0, np.zeros(len(a), np.int64)
     whole = np.floor(a * 8).astype(np.int64)
@@ -202,6 +211,26 @@ def relaxes(m):
     return d
 
 
+def writes_two_places(a, b):
+    c = np.zeros((2, len(a)))
+    for i in range(len(a)):
+        if a[i] > b[i]:
+            c[0, i] = a[i]
+            c[1, i] = c[0, i] - b[i]
+        else:
+            c[0, i] = b[i]
+            c[1, i] = c[1, i] + 1
+    return c
+
+
+def reads_what_the_branch_wrote(a, b):
+    for i in range(len(a)):
+        if a[i] > b[i]:
+            a[i] = b[i] + 1
+            b[i] = a[i] * a[i]
+    return a, b
+
+
 # --- Branches that stay ---------------------------------------------------------------------------------------------
 
 
@@ -230,14 +259,6 @@ def elsewhere_in_each_branch(a, b):
         else:
             c[2 * i + 1] = b[i]
     return c
-
-
-def reads_what_the_branch_wrote(a, b):
-    for i in range(len(a)):
-        if a[i] > b[i]:
-            a[i] = b[i] + 1
-            b[i] = a[i] * a[i]
-    return a, b
 
 
 # --- Trips that need one another ------------------------------------------------------------------------------------
@@ -304,17 +325,22 @@ def last_number(a, b):
 
 
 APART = [
-    scales, into_another, within, steps_of_lu, same_column, two_at_once, sums_of_integers, chooses, functions,
+    scales, into_another, within, steps_of_lu, same_column, two_at_once, two_columns, sums_of_integers, chooses, functions,
     reads_the_first, rows_in_turn,
 ]  # fmt: skip
 ALONE = [
     reads_what_one_trip_writes, reads_the_first_which_changes, reads_the_last, reads_where_told, shortest_paths,
     two_read_what_one_writes, writes_further_on, eliminates,
 ]  # fmt: skip
-CHOICES = [keeps_or_replaces, clips, writes_two_or_none, least_of_paths, relaxes]
-BRANCHES = [
-    reads_only_where_it_may, counts_too, elsewhere_in_each_branch, reads_what_the_branch_wrote,
-]  # fmt: skip
+CHOICES = [
+    keeps_or_replaces,
+    clips,
+    writes_two_or_none,
+    least_of_paths,
+    relaxes,
+    reads_what_the_branch_wrote,
+]
+BRANCHES = [reads_only_where_it_may, counts_too, elsewhere_in_each_branch]
 TOGETHER = [
     adds_up, adds_up_from_far, reads_ahead, reads_backwards, writes_twice, writes_two_that_are_one, reads_what_it_wrote,
     sums_of_floats, last_number,

@@ -12,6 +12,8 @@ What a branch writes is written in each trip: the new element, or the old one ag
       @else { return %y }
     }
 
+So are those of loops within such a loop, whose trips all lanes then make together: see `control.across`.
+
 It is done where all of that may be computed in every trip: it cannot raise, takes little time, and its places surely are in the
 arrays. Loops of which trips meet all the same keep their branches. Loops that carry numbers alone are left to LLVM then, which makes
 many trips at once where `tallies` finds no chain.
@@ -25,7 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsl.codegen.control.apart import is_simple, trips_apart
+from dsl.codegen.control.apart import is_dense, is_simple, trips_apart
+from dsl.codegen.kept_elements import are_apart, keep_elements
 from dsl.codegen.ranges import Linear, Ranges
 from dsl.codegen.tallies import chosen, has_no_chain, with_switches
 from dsl.ir.dims import DimLike
@@ -55,24 +58,12 @@ def _look(graph: Graph, ranges: Ranges, expensive: Costly, found: dict[Node, Gra
     """Find loops, and what their bodies become."""
     for node in graph.nodes:
         for region in node.regions:
-            inner = _inside(ranges, node, region)
+            inner = ranges.inside(node, region)
             body = _straight(node, region, inner, expensive) if node.op.name == "scan" else None
             if body is None:
                 _look(region, inner, expensive, found)
             else:
                 found[node] = body
-
-
-def _inside(outer: Ranges, node: Node, region: Graph) -> Ranges:
-    """Return what is known in a region: what is given to it stays what it is, and a trip's number is below the trips."""
-    ranges, params = Ranges(outer), region.params
-    if node.op.name == "scan":
-        ranges.count(params[0], node.inputs[0], outer)
-        params = params[1:]
-    given = params[node.attrs.get("carried", 0) :]
-    for param, operand in zip(given, node.inputs[len(node.inputs) - len(given) :], strict=True):
-        ranges.forms[param] = outer.form(operand)
-    return ranges
 
 
 def _with_body(
@@ -89,7 +80,7 @@ def _with_body(
 
 def _straight(node: Node, body: Graph, ranges: Ranges, expensive: Costly) -> Graph | None:
     """Return a loop's body without branches, or None if it has none or has to keep them."""
-    branches = [inner for inner in body.nodes if inner.regions]
+    branches = [inner for inner in body.walk() if inner.op.name == "cond"]
     arrays = {is_array(value) for value in body.results}
     tensors = all(isinstance(value.type, TensorType) for value in body.results)
     if not branches or body.effects or len(arrays) > 1 or not tensors:
@@ -99,10 +90,16 @@ def _straight(node: Node, body: Graph, ranges: Ranges, expensive: Costly) -> Gra
     made, carried = rebuild(body, _choose), node.attrs["carried"]
     made = with_switches(made, node.inputs[1 : 1 + carried])
     looked = _looked_at(body)
-    if any(inner.regions for inner in made.nodes) or not _is_inside(made, ranges, looked):
+    nested = any(inner.regions for inner in made.nodes)
+    if nested:
+        made = keep_elements(made, ranges)
+    if any(inner.op.name == "cond" for inner in made.walk()):
+        return None
+    if not _is_inside(made, ranges, looked) or (nested and not is_dense(made, ranges)):
         return None
     together = trips_apart(made, carried, ranges, {number for number, _ in looked}) is not None
-    return made if together or (arrays == {False} and has_no_chain(made, carried)) else None
+    alone = arrays == {False} and not nested
+    return made if together or (alone and has_no_chain(made, carried)) else None
 
 
 def _is_plain(branch: Node, expensive: Costly) -> bool:
@@ -112,8 +109,10 @@ def _is_plain(branch: Node, expensive: Costly) -> bool:
 
 def _is_side(side: Graph, expensive: Costly) -> bool:
     arrays = {value for node in side.nodes for value in node.outputs if is_array(value)}
-    read = {value for node in side.nodes for value in node.inputs}
-    if side.effects or read & arrays or not arrays <= set(side.results):
+    read = [value for node in side.nodes for value in node.inputs if value in arrays]
+    changed = [node.inputs[0] for node in side.nodes if node.op.name == "scatter"]
+    once = len(set(read)) == len(read) and set(read) <= set(changed)
+    if side.effects or not once or set(side.results) & arrays != arrays - set(read):
         return False
     return all(_is_quick(node, expensive) or _is_plain(node, expensive) for node in side.nodes)
 
@@ -129,6 +128,8 @@ def _is_quick(node: Node, expensive: Costly) -> bool:
 def _is_inside(body: Graph, ranges: Ranges, looked: set[tuple[Value, DimLike]]) -> bool:
     """Tell whether all places that are read or written surely are in the arrays, or have been looked at before a branch."""
     for node in body.nodes:
+        if not all(_is_inside(g, ranges.inside(node, g), looked) for g in node.regions):
+            return False
         for number, size in _places(node):
             form = Linear() if is_array(number) else ranges.form(number)
             natural = all(map(ranges.is_natural, (form, ranges.size(size) - form + -1)))
@@ -155,12 +156,18 @@ def _looked_at(body: Graph) -> set[tuple[Value, DimLike]]:
 
 
 class _Write(NamedTuple):
-    """What one side of a branch writes to an array."""
+    """An element that one side of a branch writes."""
 
     scatter: Node
-    array: Value
     number: Value
     indices: tuple[Value, ...]
+
+
+class _Written(NamedTuple):
+    """An array in which one side of a branch writes elements, one after the other."""
+
+    array: Value
+    writes: tuple[_Write, ...]
 
 
 def _choose(builder: Rewriter, node: Node) -> Sequence[Value | None] | None:
@@ -176,7 +183,7 @@ def _choose(builder: Rewriter, node: Node) -> Sequence[Value | None] | None:
     return [_chosen(builder, predicate, one, other) for one, other in pairs]
 
 
-def _inlined(builder: Rewriter, branch: Node, k: int) -> list[Value | _Write]:
+def _inlined(builder: Rewriter, branch: Node, k: int) -> list[Value | _Written]:
     """Compute the numbers of a side here; return its results, writes that are not made among them."""
     side, (predicate, *operands) = branch.regions[k], branch.inputs
     known = {predicate: k == 0}
@@ -186,43 +193,64 @@ def _inlined(builder: Rewriter, branch: Node, k: int) -> list[Value | _Write]:
         param: builder.constant(np.bool_(known[operand])) if operand in known else operand
         for param, operand in zip(side.params, operands, strict=True)
     }
-    writes: dict[Value, _Write] = {}
+    writes: dict[Value, _Written] = {}
     for node in side.nodes:
         if node.op.name == "scatter":
-            array, number, *indices = (values[v] for v in node.inputs)
-            writes[node.output] = _Write(node, array, number, tuple(indices))
+            changed = node.inputs[0]
+            before = writes.get(changed) or _Written(values[changed], ())
+            number, *indices = (values[v] for v in node.inputs[1:])
+            more = (*before.writes, _Write(node, number, tuple(indices)))
+            writes[node.output] = _Written(before.array, more)
         else:
             values.update(zip(node.outputs, builder.copy(node, values).outputs, strict=True))
     return [writes[v] if v in writes else values[v] for v in side.results]
 
 
-def _fit(one: Value | _Write, other: Value | _Write) -> bool:
-    """Tell whether two sides leave numbers, or one array with an element of it written at one place."""
+def _fit(one: Value | _Written, other: Value | _Written) -> bool:
+    """Tell whether two sides leave numbers, or one array with elements of it written at the same places."""
     match one, other:
-        case _Write(), _Write():
-            alike = one.scatter.attrs == other.scatter.attrs
-            return alike and (one.array, one.indices) == (other.array, other.indices)
-        case (_Write() as write, left) | (left, _Write() as write):
-            return write.array is left
+        case _Written(), _Written():
+            places = [[(w.scatter.attrs, w.indices) for w in side.writes] for side in (one, other)]
+            return one.array is other.array and places[0] == places[1] and _are_told(one)
+        case (_Written() as written, left) | (left, _Written() as written):
+            return written.array is left and _are_told(written)
         case _:
             return one is other or not is_array(one)
 
 
+def _are_told(written: _Written) -> bool:
+    """Tell whether it is known of all places that are written whether they are one."""
+    pairs = itertools.combinations(written.writes, 2)
+    alike = len({w.scatter.attrs["axes"] for w in written.writes}) == 1
+    return alike and all(
+        a.indices == b.indices or are_apart(a.indices, b.indices) for a, b in pairs
+    )
+
+
 def _chosen(
-    builder: Rewriter, predicate: Value, one: Value | _Write, other: Value | _Write
+    builder: Rewriter, predicate: Value, one: Value | _Written, other: Value | _Written
 ) -> Value:
-    write = one if isinstance(one, _Write) else other if isinstance(other, _Write) else None
-    if write is None:
+    written = one if isinstance(one, _Written) else other if isinstance(other, _Written) else None
+    if written is None:
         assert isinstance(one, Value)
         assert isinstance(other, Value)
         return chosen(builder, predicate, one, other)
-    numbers = [_number(builder, side, write) for side in (one, other)]
-    new = builder.emit("where", predicate, *numbers)
-    return builder.emit("scatter", write.array, new, *write.indices, **write.scatter.attrs)
+    array = written.array
+    there: dict[tuple[Value, ...], Value] = {}  # what was written in places
+    for k, (scatter, _, indices) in enumerate(written.writes):
+        numbers = [_number(builder, side, k, written, there) for side in (one, other)]
+        there[indices] = builder.emit("where", predicate, *numbers)
+        array = builder.emit("scatter", array, there[indices], *indices, **scatter.attrs)
+    return array
 
 
-def _number(builder: Rewriter, side: Value | _Write, write: _Write) -> Value:
+def _number(
+    builder: Rewriter, side: Value | _Written, k: int, written: _Written, there: dict[tuple[Value, ...], Value]
+) -> Value:  # fmt: skip
     """Return what a side leaves at the place of a write: its own number, or what is there already."""
-    if isinstance(side, _Write):
-        return side.number
-    return builder.emit("gather", side, *write.indices, axes=write.scatter.attrs["axes"])
+    scatter, _, indices = written.writes[k]
+    if isinstance(side, _Written):
+        return side.writes[k].number
+    if indices in there:
+        return there[indices]
+    return builder.emit("gather", written.array, *indices, axes=scatter.attrs["axes"])

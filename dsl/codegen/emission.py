@@ -95,6 +95,7 @@ class Emission:
         from dsl.codegen.complex_products import multiply_parts
         from dsl.codegen.frame import layout
         from dsl.codegen.joins import slice_parts
+        from dsl.codegen.kept_elements import keep_elements
         from dsl.codegen.products import sum_thin_products
         from dsl.codegen.program import Program
         from dsl.codegen.read_back import read_back
@@ -105,7 +106,8 @@ class Emission:
 
         graph = sum_thin_products(sum_products_of_windows(slice_parts(unroll(self.graph))))
         graph = reduce_rows_first(multiply_parts(graph))
-        graph = without_branches(read_back(graph, is_expensive), is_expensive)
+        graph = keep_elements(read_back(graph, is_expensive))
+        graph = without_branches(graph, is_expensive)
         scalars = [param.kind != "array" for param in self.params]
         strides = [param.strides for param in self.params]
         frame = layout(graph, scalars, strides, list(self.wanted))

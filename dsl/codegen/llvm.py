@@ -478,8 +478,13 @@ class Function:
         self._block, self._lines = block, lines
 
     def replay(self, lines: Iterable[str]) -> None:
-        """Emit lines that were recorded, or made from such."""
+        """Emit lines that were recorded, or made from such; the block is the last one that starts in them."""
+        before = len(self._lines)
         self._lines.extend(lines)
+        for line in reversed(self._lines[before:]):
+            if line.endswith(":"):
+                self._block = line[:-1]
+                return
 
     @contextlib.contextmanager
     def loop(
@@ -582,6 +587,11 @@ class Function:
         return self.module.unlikely[unlikely]
 
     # -- memory ----------------------------------------------------------------------------------------------------
+
+    def allocated(self, since: int = 0) -> list[str]:
+        """Return what has room on the stack, by name, from so many of them on."""
+        lines = [line.split() for line in self._prologue if " = alloca " in line]
+        return [name for name, *_ in lines[since:]]
 
     def at_entry(self, line: str) -> None:
         """Emit a line where the function starts."""

@@ -77,6 +77,7 @@ class Program:
         self.depth = 0  # of loops around what is emitted
         self.touched = Touched()
         self.serial = False  # whether trips of the innermost of them are made one after the other
+        self.together = False  # whether the trips of a loop around it are made many at once
         self.is_long = False  # whether there are so many kernels that each has a function
         self.budget = self.fn.variable("i64", 0)  # trips until the program looks for interrupts
 

@@ -165,6 +165,17 @@ class Ranges:
             high = [form + -1]
         self.forms[number] = self.new([Linear()], high, small=True)
 
+    def inside(self, node: ir.Node, region: ir.Graph) -> Ranges:
+        """Return what is known in a region: what is given to it stays what it is, and a trip's number is below the trips."""
+        ranges, params = Ranges(self), region.params
+        if node.op.name == "scan":
+            ranges.count(params[0], node.inputs[0], self)
+            params = params[1:]
+        given = params[node.attrs.get("carried", 0) :]
+        for param, operand in zip(given, node.inputs[len(node.inputs) - len(given) :], strict=True):
+            ranges.forms[param] = self.form(operand)
+        return ranges
+
     # -- facts -----------------------------------------------------------------------------------------------------
 
     def assume(self, number: Linear) -> None:

@@ -180,9 +180,7 @@ def cast(region: Region, node: ir.Node) -> None:
     """Another dtype; a float that becomes an index is cut off by the CPU's instruction, where that knows what NumPy does out of range."""
     (x,), (y,) = node.inputs, node.outputs
     name = _CUTS.get((x.dtype.str, y.dtype.str))
-    places = (n for n in region.graph.nodes if n.op.name in ("gather", "scatter"))
-    indices = (v for n in places for v in n.inputs[1 if n.op.name == "gather" else 2 :])
-    if name is None or not _has_cuts() or not any(depends(v, y) for v in indices):
+    if name is None or not _has_cuts() or not _tells_place(region.graph, y):
         emit_elementwise(region, node)
         return
     fn, given = region.fn, region.register(x)
@@ -190,6 +188,21 @@ def cast(region: Region, node: ir.Node) -> None:
     wide = f"<{16 // x.dtype.itemsize} x {given.type}>"
     vector = fn.define(wide, f"insertelement {wide} poison, {given.type} {fn.use(given).text}, i64 0")  # fmt: skip
     region.registers[y] = fn.call("i64", name, vector)
+
+
+def _tells_place(graph: ir.Graph, number: ir.Value) -> bool:
+    """Tell whether an index follows from a number, in a branch or loop of the graph too."""
+    for node in graph.nodes:
+        if node.op.name in ("gather", "scatter"):
+            indices = node.inputs[1 if node.op.name == "gather" else 2 :]
+            if any(depends(v, number) for v in indices):
+                return True
+        for region in node.regions:
+            given = node.inputs[len(node.inputs) - len(region.params) :]
+            pairs = zip(region.params, given, strict=True)
+            if any(_tells_place(region, param) for param, v in pairs if depends(v, number)):
+                return True
+    return False
 
 
 _CUTS = {("<f8", "<i8"): "llvm.x86.sse2.cvttsd2si64", ("<f4", "<i8"): "llvm.x86.sse.cvttss2si64"}

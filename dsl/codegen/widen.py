@@ -1,13 +1,18 @@
 """Rewrites the body of a loop over elements as one over vectors of them.
 
-In: the lines of one step of a loop whose iterations are independent but for what they add up, as `Function` emits them: one block,
-no branches. Out: lines for a step of as many elements as a vector has lanes, and what comes before and after the loop. What
-LLVM's vectoriser finds out about a loop is known when it is emitted, and to write the vectors down takes a tenth of its time.
+In: the lines of one step of a loop whose iterations are independent but for what they add up, as `Function` emits them: one block
+without branches, or blocks of which the first starts with a label. Out: lines for a step of as many elements as a vector has
+lanes, and what comes before and after the loop. What LLVM's vectoriser finds out about a loop is known when it is emitted, and to
+write the vectors down takes a tenth of its time.
 
-Each value of the body is one of three things:
+Each value of the body is one of four things:
 - fixed: the same in each iteration; it is computed before the loop;
 - a count: an integer or address that grows by a constant from iteration to iteration; the first lane's is computed;
-- a vector.
+- a vector;
+- local: a number that all iterations have in common, which is computed where it is, as it follows from a loop within.
+
+The body may have loops in it which make the same trips in all iterations: all lanes go through them together. What they carry
+are stack slots that the body sets before it reads them: of numbers that lanes have in common, or of vectors.
 
 A vector may have more lanes than a register holds: it then takes several, which are worked on side by side. A stack slot that is
 read, combined with a vector and written is a sum (or product, maximum, …): its lanes are combined after the loop, in an order that
@@ -25,7 +30,7 @@ depends on their number alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dsl.codegen import windows
@@ -36,6 +41,9 @@ __all__ = ["Body", "Widened", "read"]
 _CONVERSIONS = (
     "trunc", "zext", "sext", "fptrunc", "fpext", "bitcast", "sitofp", "uitofp", "fptosi",
 )  # fmt: skip
+_FIRST, _BEHIND, _WITHIN = range(
+    3
+)  # where steps are: in the first block, in a later one, in a loop
 _LINE = 64  # bytes of a line of the caches
 _BYTES = {"i1": 0, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
@@ -54,6 +62,10 @@ _COMPARE = re.compile(rf"(\S+) = ([if]cmp(?: [a-z]+)+) {_TYPE} (\S+), (\S+)")
 _SELECT = re.compile(rf"(\S+) = select i1 (\S+), {_TYPE} (\S+), \S+ (\S+)")
 _CONVERT = re.compile(rf"(\S+) = ({'|'.join(_CONVERSIONS)}) {_TYPE} (\S+) to {_TYPE}")
 _UNARY = re.compile(rf"(\S+) = (fneg|freeze) {_TYPE} (\S+)")
+_LABEL = re.compile(r"([\w.]+):$")
+_JUMP = re.compile(r"br label %([\w.]+)")
+_BRANCH = re.compile(r"br i1 (\S+), label %([\w.]+), label %([\w.]+)")
+_PHI = re.compile(r"(\S+) = phi i64 \[(\S+), %([\w.]+)\], \[(\S+), %([\w.]+)\]")
 _CALL = re.compile(rf"(\S+) = call (?:([a-z ]+) )?{_TYPE} @([\w.]+)\(([^)]*)\)")
 
 _INTRINSICS = frozenset(
@@ -80,7 +92,7 @@ _START = {
 
 @dataclass(frozen=True)
 class _Step:
-    """One instruction: its result ("" if none), its operation with flags, operands with types, and what follows."""
+    """One instruction: its result ("" if none), its operation with flags, operands with types, and what follows: labels, say."""
 
     result: str
     op: str
@@ -121,6 +133,14 @@ class Body:
     counts: dict[str, int]
     vectors: set[str]
     sums: dict[str, _Sum]  # by slot
+    slots: frozenset[str] = frozenset()  # that the body sets before it reads them
+    wide: set[str] = field(default_factory=set)  # those of vectors
+    local: set[str] = field(default_factory=set)
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether there are loops within."""
+        return any(step.op == "label" for step in self.steps)
 
     @property
     def has_extremum(self) -> bool:
@@ -147,21 +167,24 @@ class Body:
         return any(_MATH.match(step.op.split()[-1]) for step in self.steps)
 
     def _is_wide(self, step: _Step) -> bool:
-        return step.result in self.vectors or (
-            step.op == "store" and step.args[1][1] not in self.sums
-        )
+        if step.op != "store":
+            return step.result in self.vectors
+        slot = step.args[1][1]
+        return slot in self.wide or slot not in (*self.sums, *self.slots)
 
     @property
     def smallest(self) -> int:
         """The size of the smallest elements in memory."""
         moved = (s for s in self.steps if s.op in ("load", "store") and self._is_wide(s))
-        return min([8, *(_BYTES[s.type] for s in moved if s.args[-1][1] not in self.sums)])
+        kept = (*self.sums, *self.slots)
+        return min([8, *(_BYTES[s.type] for s in moved if s.args[-1][1] not in kept)])
 
     @property
     def fill(self) -> tuple[str, str, int] | None:
         """The address that counts, the byte and the size of elements, if all that the loop does is fill memory with bytes."""
         stores = [step for step in self.steps if step.op == "store"]
-        if self.vectors or len(stores) != 1 or any(step.op == "load" for step in self.steps):
+        others = any(step.op in ("load", "label") for step in self.steps)
+        if self.vectors or len(stores) != 1 or others:
             return None
         (type, value), (_, address) = stores[0].args
         if value not in _ZEROS and not (type == "i8" and value.isdigit()):
@@ -177,15 +200,15 @@ class Body:
         return _Widening(self, lanes, stop, start, past).run()
 
 
-def read(lines: Sequence[str], counter: str) -> Body | None:
-    """Return the body of a loop, or None if it is left to LLVM."""
+def read(lines: Sequence[str], counter: str, slots: Iterable[str] = ()) -> Body | None:
+    """Return the body of a loop, or None if it is left to LLVM; the slots are the body's own."""
     steps = [_parse(line.strip()) for line in lines]
     if any(step is None for step in steps):
         return None
     known = [step for step in steps if step is not None]
-    body = Body(known, counter, {counter: 1}, set(), {})
-    body.sums = _sums(known)
-    ok = all(_classify(body, step) for step in known)
+    body = Body(known, counter, {counter: 1}, set(), {}, frozenset(slots))
+    body.sums = _sums(known, body.slots)
+    ok = _slots_are_set(body) and _classify_all(body)
     return body if ok and body.work and _sums_hold(body) else None
 
 
@@ -193,6 +216,8 @@ def read(lines: Sequence[str], counter: str) -> Body | None:
 
 
 def _parse(line: str) -> _Step | None:
+    if line.startswith("br ") or line.endswith(":") or " = phi " in line:
+        return _parse_block(line)
     if m := _BINARY.match(line):
         return _Step(m[1], m[2], m[3], ((m[3], m[4]), (m[3], m[5])))
     if m := _LOAD.match(line):
@@ -214,6 +239,19 @@ def _parse(line: str) -> _Step | None:
     return None
 
 
+def _parse_block(line: str) -> _Step | None:
+    """Read a line that says how blocks follow one another; `more` has their labels."""
+    if m := _LABEL.match(line):
+        return _Step("", "label", "", (), m[1])
+    if m := _PHI.match(line):
+        return _Step(m[1], "phi", "i64", (("i64", m[2]), ("i64", m[4])), f"{m[3]} {m[5]}")
+    if m := _BRANCH.match(line):
+        return _Step("", "br", "", (("i1", m[1]),), f"{m[2]} {m[3]}")
+    if m := _JUMP.match(line):
+        return _Step("", "br", "", (), m[1])
+    return None
+
+
 def _parse_call(m: re.Match[str]) -> _Step | None:
     flags, type, name = m[2] or "", m[3], m[4]
     stem = name.rpartition(".")[0]
@@ -230,7 +268,7 @@ def _parse_call(m: re.Match[str]) -> _Step | None:
     return _Step(m[1], f"{flags} {op}".strip(), type, args)
 
 
-def _sums(steps: Sequence[_Step]) -> dict[str, _Sum]:
+def _sums(steps: Sequence[_Step], own: frozenset[str]) -> dict[str, _Sum]:
     """Find slots that are read, combined and written once each, in a way that lanes can be combined."""
     made = {step.result: step for step in steps if step.result}
     uses: dict[str, int] = {}
@@ -239,7 +277,7 @@ def _sums(steps: Sequence[_Step]) -> dict[str, _Sum]:
             uses[name] = uses.get(name, 0) + 1
     found = {}
     for store in steps:
-        if store.op != "store" or store.args[1][1] in made:
+        if store.op != "store" or store.args[1][1] in made or store.args[1][1] in own:
             continue
         slot, combine = store.args[1][1], made.get(store.args[0][1])
         reads = [s for s in steps if s.op == "load" and s.args[0][1] == slot]
@@ -261,38 +299,100 @@ def _reduction(step: _Step) -> str | None:
     return None
 
 
-def _classify(body: Body, step: _Step) -> bool:
+def _slots_are_set(body: Body) -> bool:
+    """Tell whether what is first done to each of a body's own slots is to set it, and all branches stay in the body."""
+    if body.has_loops and [step.op for step in body.steps[:2]] != ["br", "label"]:
+        return False
+    seen: dict[str, str] = {}
+    labels = {step.more for step in body.steps if step.op == "label"}
+    for step in body.steps:
+        if step.op in ("load", "store"):
+            seen.setdefault(step.args[-1][1], step.op)
+        if step.op in ("br", "phi") and not labels.issuperset(step.more.split()):
+            return False
+    return all(seen.get(slot, "store") == "store" for slot in body.slots)
+
+
+def _classify_all(body: Body) -> bool:
+    """Note what all steps' results are. Slots are taken for ones of numbers until a vector is found that is put there."""
+    while True:
+        body.counts, body.vectors, body.local = {body.counter: 1}, set(), set()
+        for step, where in zip(body.steps, _places(body.steps), strict=True):
+            if not _classify(body, step, where):
+                return False
+        vary = body.vectors | body.counts.keys()
+        found = {
+            step.args[1][1]
+            for step in body.steps
+            if step.op == "store" and step.args[1][1] in body.slots and step.args[0][1] in vary
+        }
+        if found <= body.wide:
+            return True
+        body.wide |= found
+
+
+def _places(steps: Sequence[_Step]) -> list[int]:
+    """Return where each step is: in the first block, behind it, or in a loop within, which a branch back ends."""
+    labels = {step.more: k for k, step in enumerate(steps) if step.op == "label"}
+    first = min((k for k in labels.values() if k > 1), default=len(steps))
+    places = [_FIRST] * first + [_BEHIND] * (len(steps) - first)
+    for k, step in enumerate(steps):
+        if step.op == "br":
+            start = min(labels[label] for label in step.more.split())
+            places[start : k + 1] = [_WITHIN] * max(0, k + 1 - start)
+    return places
+
+
+def _classify(body: Body, step: _Step, where: int) -> bool:
     """Note what a step's result is; tell whether the step can be widened."""
     if step.op == "load":
-        return _classify_load(body, step)
+        return _classify_load(body, step, where)
     if step.op == "store":
         address = step.args[1][1]
-        return address in body.sums or body.counts.get(address) == _BYTES[step.type]
+        kept = address in body.sums or address in body.slots
+        return kept or _goes_on(body, step, address, where)
     names = [name for _, name in step.args]
+    if step.op in ("label", "br", "phi"):
+        body.local.add(step.result)
+        return not any(name in body.vectors or name in body.counts for name in names)
     if step.op in by_register.STEMS or any(name in body.vectors for name in names):
-        if step.op == "getelementptr" or not _is_quick(step):
+        if step.op == "getelementptr" or not (body.has_loops or _is_quick(step)):
             return False
         body.vectors.add(step.result)
         return True
     if not any(name in body.counts for name in names):
+        if where != _FIRST or any(name in body.local for name in names):
+            body.local.add(step.result)
         return True
     grows = _growth(body, step)
     if grows is not None:
         body.counts[step.result] = grows
         return True
-    if step.op == "getelementptr" or not _is_quick(step):
+    if step.op == "getelementptr" or not (body.has_loops or _is_quick(step)):
         return False
     body.vectors.add(step.result)
     return True
 
 
-def _classify_load(body: Body, step: _Step) -> bool:
+def _classify_load(body: Body, step: _Step, where: int) -> bool:
     address = step.args[0][1]
-    if address in body.sums or body.counts.get(address) == _BYTES.get(step.type, -1):
+    moves = step.type != "ptr" and _goes_on(body, step, address, where)
+    if address in body.sums or address in body.wide or moves:
         body.vectors.add(step.result)
+        return True
+    if where != _FIRST or address in body.slots or address in body.local:
+        body.local.add(step.result)
+    if address in body.slots:
         return True
     fixed = address not in body.counts and address not in body.vectors
     return fixed and not any(s.op == "store" and s.args[1][1] == address for s in body.steps)
+
+
+def _goes_on(body: Body, step: _Step, address: str, where: int) -> bool:
+    """Tell whether an address goes from element to element; around loops, where it matters little, it may go on in other steps."""
+    grows, size = body.counts.get(address, 0), _BYTES[step.type]
+    far = body.has_loops and where != _WITHIN and size > 0
+    return grows > 0 and (grows == size or (far and grows % size == 0))
 
 
 def _growth(body: Body, step: _Step) -> int | None:
@@ -315,7 +415,7 @@ def _growth(body: Body, step: _Step) -> int | None:
 
 
 def _is_quick(step: _Step) -> bool:
-    """Tell whether all CPUs have an instruction for vectors."""
+    """Tell whether all CPUs have an instruction for vectors. Around loops that matters little: LLVM keeps to one lane there."""
     types = {step.type, *(type for type, _ in step.args)}
     op = step.op.split()[0]
     if op in ("shl", "lshr", "ashr"):
@@ -349,6 +449,8 @@ class _Widening:
         self.made = {step.result for step in body.steps if step.result}
         self.out = Widened(self.named(body.counter))
         self.splats: dict[tuple[str, str], str] = {}
+        self.here: dict[tuple[str, str], str] = {}  # in the block that is written
+        self.blocks = self.serial = 0
         self.mask = f"<{lanes} x i1> {self.out.counter}.mask"
 
     def run(self) -> Widened:
@@ -358,7 +460,14 @@ class _Widening:
             self.write(step)
         for total in self.given.sums.values():
             self.finish(total)
+        self.out.slots += self.rooms()
         return self.out
+
+    def rooms(self) -> list[tuple[str, str]]:
+        """Return the body's own slots of vectors."""
+        stores = [step for step in self.given.steps if step.op == "store"]
+        types = {step.args[1][1]: step.type for step in stores}
+        return [(self.slot(name), self.type(types[name])) for name in sorted(self.given.wide)]
 
     def write_mask(self) -> None:
         """Compare the lanes' numbers with how many elements are left, which are few. (LLVM's own function for this aborts at -O0.)
@@ -412,7 +521,9 @@ class _Widening:
         return self.splat(type, name)
 
     def splat(self, type: str, name: str) -> str:
-        """Return a fixed value in all lanes, put there before the loop."""
+        """Return a fixed value in all lanes, put there before the loop, or a local one."""
+        if name in self.given.local:
+            return self.once_here(type, name, "all", self.spread)
         if (type, name) not in self.splats:
             self.splats[type, name] = made = f"{self.own(name)}.all"
             self.out.before += self.spread(type, self.scalar(name), made)
@@ -428,29 +539,60 @@ class _Widening:
 
     def lanes_of(self, type: str, name: str) -> str:
         """Return the counts of all lanes."""
-        if (type, name) not in self.splats:
-            self.splats[type, name] = made = f"{self.own(name)}.each"
-            growth = self.given.counts[name]
-            steps = ", ".join(f"{type} {growth * lane}" for lane in range(self.lanes))
-            self.out.body += self.spread(type, self.scalar(name), f"{made}.first")
-            self.out.body.append(f"  {made} = add {self.type(type)} {made}.first, <{steps}>")
-        return self.splats[type, name]
+        growth = self.given.counts[name]
+        steps = ", ".join(f"{type} {growth * lane}" for lane in range(self.lanes))
+
+        def counted(type: str, value: str, made: str) -> list[str]:
+            first = self.spread(type, value, f"{made}.first")
+            return [*first, f"  {made} = add {self.type(type)} {made}.first, <{steps}>"]
+
+        return self.once_here(type, name, "each", counted)
+
+    def once_here(
+        self, type: str, name: str, label: str, write: Callable[[str, str, str], list[str]]
+    ) -> str:
+        """Return what is made of a scalar where it is needed, once in each block."""
+        if (type, name) not in self.here:
+            block = f".{self.blocks}" if self.blocks else ""
+            self.here[type, name] = made = f"{self.own(name)}.{label}{block}"
+            self.out.body += write(type, self.scalar(name), made)
+        return self.here[type, name]
 
     def write(self, step: _Step) -> None:
         if step.op == "store":
             self.write_store(step)
+        elif step.op in ("label", "br", "phi"):
+            self.write_block(step)
         elif step.result in self.given.vectors:
             self.write_vector(step)
         else:
             args = [self.scalar(name) for _, name in step.args]
-            where = self.out.body if step.result in self.given.counts else self.out.before
+            moves = step.result in self.given.counts or step.result in self.given.local
+            where = self.out.body if moves else self.out.before
             if _MATH.fullmatch(step.op):
                 self.out.calls[step.op] = step.type, [type for type, _ in step.args]
             where.append(f"  {self.named(step.result)} = {_text(step, step.type, args)}")
 
+    def write_block(self, step: _Step) -> None:
+        """Write a label, a branch or a number that depends on where it was come from; labels have the number of lanes behind them."""
+        labels = [self.named(label) for label in step.more.split()]
+        args = [self.scalar(name) for _, name in step.args]
+        if step.op == "label":
+            self.blocks, self.here = self.blocks + 1, {}
+            self.out.body.append(f"{labels[0]}:")
+        elif step.op == "phi":
+            pairs = ", ".join(f"[{arg}, %{label}]" for arg, label in zip(args, labels, strict=True))
+            self.out.body.append(f"  {self.named(step.result)} = phi i64 {pairs}")
+        else:
+            where = ", ".join([*(f"i1 {arg}" for arg in args), *(f"label %{l}" for l in labels)])
+            self.out.body.append(f"  br {where}")
+
     def write_vector(self, step: _Step) -> None:
         made, wide = self.named(step.result), self.type(step.type)
-        if self.stop and step.op == "load" and step.args[0][1] not in self.given.sums:
+        if step.op == "load" and self.is_far(step, step.args[0][1]):
+            self.load_apart(step)
+            return
+        if self.stop and step.op == "load" and self.is_memory(step.args[0][1]):
             self.masked_load(step)
             return
         if step.result in self.windows:
@@ -539,14 +681,52 @@ class _Widening:
             f"i32 {_alignment(step)}, {self.mask})"
         )
 
+    def is_far(self, step: _Step, address: str) -> bool:
+        """Tell whether the elements of lanes do not lie one behind the other."""
+        return self.is_memory(address) and self.given.counts.get(address) != _BYTES[step.type]
+
+    def load_apart(self, step: _Step) -> None:
+        made, wide = self.named(step.result), self.type(step.type)
+        name = f"{self.overloaded('masked.gather', step.type)}.v{self.lanes}p0"
+        args, types = self.apart(step, step.args[0][1])
+        args, types = [*args, f"{wide} zeroinitializer"], [*types, wide]
+        self.call_by_name(made, name, wide, args, types)
+
+    def store_apart(self, step: _Step) -> None:
+        (type, value), (_, address) = step.args
+        wide = self.type(type)
+        name = f"{self.overloaded('masked.scatter', type)}.v{self.lanes}p0"
+        args, types = self.apart(step, address)
+        self.out.calls[name] = "void", [wide, *types]
+        listing = ", ".join([f"{wide} {self.vector(type, value)}", *args])
+        self.out.body.append(f"  call void @{name}({listing})")
+
+    def apart(self, step: _Step, address: str) -> tuple[list[str], list[str]]:
+        """Return the addresses of lanes that go on in steps, their alignment and the mask, and the types of these."""
+        steps = ", ".join(f"i64 {self.given.counts[address] * k}" for k in range(self.lanes))
+        self.serial += 1
+        made, first = f"{self.out.counter}.places.{self.serial}", self.scalar(address)
+        self.out.body.append(
+            f"  {made} = getelementptr i8, ptr {first}, <{self.lanes} x i64> <{steps}>"
+        )
+        mask = self.mask if self.stop else f"{self.type('i1')} splat (i1 true)"
+        args = [f"{self.type('ptr')} {made}", f"i32 {_alignment(step)}", mask]
+        return args, [self.type("ptr"), "i32", self.type("i1")]
+
     def write_store(self, step: _Step) -> None:
         (type, value), (_, address) = step.args
-        if self.stop and address not in self.given.sums:
+        if address in self.given.slots - self.given.wide:
+            self.out.body.append(f"  store {type} {self.scalar(value)}, ptr {address}")
+            return
+        memory = self.is_memory(address)
+        if self.is_far(step, address):
+            self.store_apart(step)
+            return
+        if self.stop and memory:
             self.masked_store(step)
             return
-        place = self.slot(address) if address in self.given.sums else self.scalar(address)
-        more = "" if address in self.given.sums else step.more
-        if self.past and address not in self.given.sums:
+        place, more = (self.scalar(address), step.more) if memory else (self.slot(address), "")
+        if self.past and memory:
             more = f", align {min(_LINE, self.lanes * _BYTES[type])}{self.past}"
         self.out.body.append(
             f"  store {self.type(type)} {self.vector(type, value)}, ptr {place}{more}"
@@ -567,13 +747,19 @@ class _Widening:
             return self.call(name, flags, step, args)
         return _text(step, self.type(step.type), args, self.type(step.args[0][0]))
 
+    def is_memory(self, address: str) -> bool:
+        """Tell whether an address is that of an array, not of a slot."""
+        return address not in self.given.sums and address not in self.given.slots
+
     def is_fixed(self, name: str) -> bool:
         return name not in self.given.vectors and name not in self.given.counts
 
     def load(self, step: _Step) -> str:
         address = step.args[0][1]
-        if address not in self.given.sums:
+        if self.is_memory(address):
             return f"load {self.type(step.type)}, ptr {self.scalar(address)}{step.more}"
+        if address in self.given.wide:
+            return f"load {self.type(step.type)}, ptr {self.slot(address)}"
         slot, wide, start = self.slot(address), self.type(step.type), self.start_of(address)
         self.out.slots.append((slot, wide))
         self.out.before.append(f"  store {wide} {start}, ptr {slot}")

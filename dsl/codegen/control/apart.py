@@ -1,12 +1,13 @@
 """Tells whether the trips of a loop touch places of their own, so that several can be made at once.
 
-That is so if each array that the loop writes to is written to once in a trip, at a place that moves with the trip's number, and
-read nowhere that another trip writes to: along some axis, a read is always where its own trip writes, or always beside all writes.
+That is so if each array that the loop writes to is written to at places that move with the trip's number, where no other trip writes,
+and read nowhere that another trip writes to: along some axis, a read is always where its own trip writes, or always beside all writes.
 
     for j in range(k + 1, n):
         a[i, j] -= a[i, k] * a[k, j]    # a[i, j], a[k, j]: of this column; a[i, k]: k is no j
 
-One trip may write what all others read. It is made alone, between those before and those after it.
+Loops in it may read what no trip writes. One trip may write what all others read. It is made alone, between those before and those
+after it.
 
     for j in range(n):
         d[i, j] = min(d[i, j], d[i, k] + d[k, j])    # d[i, k]: trip k writes it
@@ -24,7 +25,7 @@ from dsl.ir.facts import is_array
 from dsl.ir.registry import Trait
 from dsl.ir.types import I64
 
-__all__ = ["Trip", "is_simple", "trips_apart"]
+__all__ = ["Trip", "is_dense", "is_nest", "is_simple", "trips_apart"]
 
 _SIMPLE = frozenset(("const", "dim_size", "gather", "reshape"))
 
@@ -47,8 +48,9 @@ def trips_apart(
     """
     pairs = zip(body.params[1 : 1 + carried], body.results, strict=True)
     arrays = [(param, result) for param, result in pairs if is_array(param)]
-    written = {result.node for _, result in arrays}
-    if not arrays or not all(node in written or is_simple(node) for node in body.nodes):
+    written = {node for param, result in arrays for node in _writes(param, result)}
+    nodes = [node for node in body.nodes if node not in written]
+    if not arrays or not all(is_simple(node) or is_nest(node) for node in nodes):
         return None
     ((number, _),) = ranges.form(body.params[0]).terms
     steady = set(body.params[1 + carried :])
@@ -69,6 +71,39 @@ def is_simple(node: ir.Node) -> bool:
     return simple and not any(map(is_array, node.outputs))
 
 
+def is_nest(node: ir.Node) -> bool:
+    """Tell whether a node is a loop that computes numbers from what it reads, as a sum over a row."""
+    if node.op.name != "scan" or node.regions[0].effects or any(map(is_array, node.outputs)):
+        return False
+    return all(is_simple(inner) or is_nest(inner) for inner in node.regions[0].nodes)
+
+
+def is_dense(body: ir.Graph, ranges: Ranges) -> bool:
+    """Tell whether each place that a loop touches stays in all trips or goes on in even steps: in loops within, from element to element."""
+    ((number, _),) = ranges.form(body.params[0]).terms
+    return _is_dense(body, ranges, number, within=False)
+
+
+def _is_dense(graph: ir.Graph, ranges: Ranges, number: Atom, within: bool) -> bool:
+    for node in graph.nodes:
+        if node.op.name in ("gather", "scatter"):
+            shape = node.inputs[0].shape
+            moves = {
+                axis: dict(ranges.form(i).terms).get(number, 0)
+                for axis, i in _indices(node).items()
+            }
+            for axis, step in moves.items():
+                rest = shape[axis + 1 :]
+                dense = step == 1 and not rest
+                even = not within and all(isinstance(size, int) for size in rest)
+                if step and not (dense or even):
+                    return False
+        for region in node.regions:
+            if not _is_dense(region, ranges.inside(node, region), number, within=True):
+                return False
+    return True
+
+
 def _is_element(node: ir.Node) -> bool:
     """Tell whether a slice is one element, in a place that is known."""
     return all(size == 1 for size in node.attrs["size"])
@@ -79,26 +114,40 @@ def _meetings(
     inside: Container[ir.Value],
 ) -> dict[Linear, Trip] | None:  # fmt: skip
     """Return the trips that write what others read of an array, each by its number; None if that cannot be told."""
-    node = result.node
-    if node.op.name != "scatter" or node.inputs[0] is not param or is_array(node.inputs[1]):
+    writes = _writes(param, result)
+    if not writes or home_of(body, result) != body.params.index(param):
         return None
-    if node.attrs["mode"] != "update" or home_of(body, result) != body.params.index(param):
-        return None
-    write = _place_of(ranges, node, number, inside)
-    if write is None or not any(_moves(index, number) for index in write.values()):
+    known = [_place_of(ranges, node, number, inside) for node in writes]
+    places = [place for place in known if place is not None]
+    beside = all(_beside(ranges, number, one, other) for one in places for other in places)
+    if len(places) < len(writes) or not beside:
         return None
     found = {}
+    arrays = {param, *(node.output for node in writes)}
     for user in body.nodes:
-        if user is node or (param not in user.inputs and result not in user.inputs):
+        if user in writes or arrays.isdisjoint(user.inputs):
             continue
-        read = _place_of(ranges, user, number, inside) if user.inputs[0] is param else None
-        if read is None:
+        read = _place_of(ranges, user, number, inside) if user.inputs[0] in arrays else None
+        if read is None or user.inputs[0] is result:
             return None
-        if not _beside(ranges, number, write, read):
-            trip = _meeting(number, steady, write, user)
+        if not all(_beside(ranges, number, write, read) for write in places):
+            trip = _meeting(number, steady, places[0], user) if len(writes) == 1 else None
             if trip is None:
                 return None
             found[_form(ranges, trip)] = trip
+    return found
+
+
+def _writes(param: ir.Value, result: ir.Value) -> list[ir.Node]:
+    """Return what writes to an array in a trip, one element each, the last one first; nothing if it is changed otherwise."""
+    found = []
+    while result is not param:
+        node = result.node
+        one = node.op.name == "scatter" and node.attrs["mode"] == "update"
+        if not one or is_array(node.inputs[1]):
+            return []
+        found.append(node)
+        result = node.inputs[0]
     return found
 
 

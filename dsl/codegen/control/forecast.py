@@ -64,7 +64,7 @@ def _look(region: Region, node: ir.Node, seen: set[tuple[ir.Node, int]]) -> bool
         return False
     trips = region.register(node.inputs[0])
     assert isinstance(trips, Value)
-    if not any(is_loop(inner) for inner in loop.body.walk()):
+    if not any(inner.op.name == "scan" or is_loop(inner) for inner in loop.body.walk()):
         spans, alone = spans_of(loop)
         alone = alone and all(set(symbols_of(s.size)) <= set(region.symbols) for s in spans)
         if alone and spans:

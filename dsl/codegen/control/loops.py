@@ -11,6 +11,8 @@ from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from dsl.codegen.control.across import MOST as _POLL
+from dsl.codegen.control.across import emit_across
 from dsl.codegen.control.apart import Trip, trips_apart
 from dsl.codegen.control.brief import MOST, goes_through_bits, is_brief
 from dsl.codegen.control.carried import Loop
@@ -20,7 +22,7 @@ from dsl.codegen.control.pairs import two_trips
 from dsl.codegen.control.records import seeks_records
 from dsl.codegen.control.spans import Spans, spans_of
 from dsl.codegen.control.steady import takes_one_side
-from dsl.codegen.control.weights import is_loop, weight
+from dsl.codegen.control.weights import is_loop, is_short, weight
 from dsl.codegen.frame import STATUS
 from dsl.codegen.kernels.vectors import Recorded, WideLoops, read_loop
 from dsl.codegen.llvm import Operand, Value, read
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["emit_scan", "emit_while"]
 
-_POLL = 1 << 16  # trips between looks at the clock, for the keyboard
 _AT_ONCE = 4  # trips of a loop that seeks the best, between two that ask whether it has ended
 _FEW = 16  # trips of a loop that LLVM may unroll
 
@@ -112,7 +113,7 @@ def emit_scan(region: Region, node: ir.Node) -> None:
 
 
 def _scan(region: Region, node: ir.Node) -> None:
-    (body,) = node.regions
+    (body,), fn = node.regions, region.fn
     trips = _single(region, node.inputs[0])
     loop = Loop(region, node, node.inputs[1:], 1)
     spans = Spans(loop, [] if _has_loops(body) or _is_short(node, _FEW) else spans_of(loop)[0])
@@ -120,19 +121,27 @@ def _scan(region: Region, node: ir.Node) -> None:
     if any(emit(loop, trips, lambda: _poll(region)) for emit in (emit_repeats, emit_trapezoids)):
         loop.end()
         return
+    if not _is_short(node, _FEW):
+        made = emit_across(loop, trips, _run, lambda every: _chunks(region, trips, every))
+        if made is not None:
+            fn.module.as_written = False
+            if region.program.depth:
+                _spend(region, made)
+            loop.end()
+            return
     every = _poll_every(body)
     spends = every > 1 and _has_loops(body)
     poll = every > 1 and not spends and not region.program.depth and not _is_short(node)
     chunks = _chunks(region, trips, every) if poll else nullcontext((0, trips))
     with chunks as (low, high), spans.parts(low, high) as ends:
         _trips(loop, ends, spans, every)
-    if every > 1 and not poll and not spends and region.program.depth:
+    if every > 1 and not poll and not spends and region.program.depth and not is_short(node):
         _spend(region, trips)
     loop.end()
 
 
 @contextmanager
-def _chunks(region: Region, trips: Value, every: int) -> Iterator[tuple[Operand, Operand]]:
+def _chunks(region: Region, trips: Value, every: Operand) -> Iterator[tuple[Operand, Operand]]:
     """Run the block for so many trips after the others, and look for interrupts in between."""
     fn = region.fn
     done, end = fn.variable("i64", 0), fn.variable("i64", fn.minimum(trips, every))
@@ -183,7 +192,8 @@ def _trips(loop: Loop, ends: tuple[Operand, Operand], spans: Spans, every: int) 
 def _run(loop: Loop, inner: Region) -> None:
     """Emit the body of a loop."""
     program = inner.program
-    around, program.serial = program.serial, not loop.may_be_vectorised()
+    one_by_one = not (program.together or loop.may_be_vectorised())
+    around, program.serial = program.serial, one_by_one
     if not program.depth:
         program.touched.enter()
     program.depth += 1
@@ -223,12 +233,16 @@ def _has_loops(body: ir.Graph) -> bool:
 
 def _spend(region: Region, trips: Operand) -> None:
     """Count trips since the program looked last."""
+    if region.program.together:
+        return
     budget = region.program.budget
     budget.set(region.fn.binary("sub", budget.get(), trips))
 
 
 def _poll_if_spent(region: Region) -> None:
     """Look if many trips were made, of this loop and of those in it."""
+    if region.program.together:
+        return
     fn, budget = region.fn, region.program.budget
     with fn.if_(fn.compare("slt", budget.get(), 0), unlikely=True):
         _poll(region)

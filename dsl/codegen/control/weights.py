@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from dsl.codegen.control.brief import goes_through_bits
 from dsl.ir import graph as ir
-from dsl.ir.facts import is_array
+from dsl.ir.facts import constant_of, is_array
 from dsl.ir.registry import Trait
 from dsl.ir.types import size_of
 
-__all__ = ["is_loop", "weight"]
+__all__ = ["is_loop", "is_short", "weight"]
 
+_FEW = 64  # trips of a loop that no loop around it counts
 _SMALL = 64  # elements of an array that take no longer than looking at the clock
 _UPDATES = frozenset(("update_slice", "update_dynamic_slice"))
 _LIGHT = frozenset(("const", "gather", "scatter", "dim_size"))
@@ -30,7 +33,23 @@ def weight(node: ir.Node) -> int:
 
 def is_loop(node: ir.Node) -> bool:
     """Tell whether a node is a loop that may make many trips."""
-    return node.op.name in ("while", "scan") and not goes_through_bits(node)
+    return node.op.name in ("while", "scan") and not goes_through_bits(node) and not is_short(node)
+
+
+def is_short(node: ir.Node) -> bool:
+    """Tell whether a counted loop and those in it surely make few trips together, as over the neighbours of a point."""
+    return node.op.name == "scan" and _trips(node) <= _FEW
+
+
+def _trips(node: ir.Node) -> float:
+    """Return how many trips the loops of a node make at most, infinitely many if that is not known."""
+    if not node.regions:
+        return 0
+    inside = [sum(map(_trips, graph.nodes)) for graph in node.regions]
+    if node.op.name == "cond":
+        return max(inside)
+    trips = constant_of(node.inputs[0]) if node.op.name == "scan" else None
+    return math.inf if trips is None else int(trips) * (1 + inside[0])
 
 
 def _is_small(value: ir.Value) -> bool:

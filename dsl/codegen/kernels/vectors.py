@@ -6,7 +6,7 @@ Iterations of such a loop are independent: its memory accesses form a group of w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from dsl.codegen import widen
@@ -52,9 +52,11 @@ class Recorded(NamedTuple):
     spliced: bool
 
 
-def read_loop(lines: list[str], counter: Value, *, spliced: bool = False) -> Recorded | None:
-    """Return a loop that can be written out by vectors, or None."""
-    body = widen.read(lines, counter.text)
+def read_loop(
+    lines: list[str], counter: Value, *, spliced: bool = False, slots: Iterable[str] = ()
+) -> Recorded | None:
+    """Return a loop that can be written out by vectors, or None; the slots are its body's own."""
+    body = widen.read(lines, counter.text, slots)
     return None if body is None else Recorded(body, counter, lines, spliced)
 
 
@@ -126,7 +128,8 @@ class WideLoops:
         """Emit a loop over vectors; if it is masked, the last one may have fewer elements than lanes."""
         stop = fn.as_value(high, "i64").text if masked else ""
         # With AVX-512 one instruction shifts elements between registers.
-        start = fn.as_value(low, "i64").text if not masked and register_bytes() == 64 else ""
+        shifts = not masked and register_bytes() == 64 and not loop.body.has_loops
+        start = fn.as_value(low, "i64").text if shifts else ""
         wide = self.widened(fn, loop, lanes, stop, start, "" if masked else self.past)
         known = isinstance(low, int) and isinstance(high, int)
         with contextlib.nullcontext() if known else fn.if_(fn.compare("slt", low, high)):
@@ -175,6 +178,8 @@ class WideLoops:
         body = loop.body
         if body.calls:
             most = _REGISTERS
+        elif body.has_loops:  # trips of a loop within wait for one another
+            most = 4 if body.work <= _SHORT_WORK else 2
         elif body.sums:  # a sum waits for the addition before: several take turns
             most = {1: 4, 2: 2, 3: 2}.get(len(body.sums), 1)
             if loop.spliced or (self.has_sweeps and body.has_extremum):
