@@ -19,6 +19,7 @@ from dsl.codegen.library import (
     search,
     selection,
     sorting,
+    turning,  # noqa: F401 - its routines are called by kernels
     unique,
 )
 from dsl.codegen.library.call import Call
