@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dsl
-from dsl.codegen.kernels import maps, panels
+from dsl.codegen.kernels import maps, panels, tiles
 from dsl.codegen.vector_unit import last_cache_bytes, register_bytes
 
 pytestmark = pytest.mark.skipif(register_bytes() < 32, reason="needs instructions of AVX")
@@ -54,6 +54,16 @@ def test_large_results_are_written_past_the_caches() -> None:
         np.testing.assert_array_equal(first, x + y)
         np.testing.assert_allclose(second, np.exp(x) * y, rtol=1e-6)
     assert not is_past(dsl.jit(two), x[:1000], y[:1000])
+
+
+@pytest.mark.skipif(register_bytes() < 64, reason="needs lines in registers")
+def test_large_arrays_are_turned_round_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "last_cache_bytes", lambda: 0)
+    x = np.random.default_rng(0).random((1040, 4041))
+    for part, far in ((x, True), (x[:1039], False)):  # whose rows become whole lines
+        turn = dsl.jit(lambda x: x.T.copy())
+        assert ("turn_far" in turn.ir(part, stage="llvm")) == far
+        np.testing.assert_array_equal(turn(part), part.T)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])

@@ -394,6 +394,8 @@ def test_nonzero_of_many_elements() -> None:
             check(OPS["nonzero"], (x,), {})
             check(OPS["nonzero"], (x.reshape(10, 5, 20),), {})
         check(OPS["nonzero"], (numbers(rng, dtype, 200, "odd"),), {})
+    for share in (0.02, 0.5, 1.0):  # several pieces
+        check(OPS["nonzero"], (rng.random((3, 33_011)) < share,), {})
 
 
 @pytest.mark.parametrize("shapes", [((65, 40), (40, 33)), ((130, 64), (64,)), ((64,), (64, 130)), ((2000,), (2000,)),
@@ -460,6 +462,7 @@ def test_the_number_of_threads_does_not_show(dtype: str) -> None:
     cases: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = [
         *((name, (x,), {**attrs, "axis": 0}) for name, attrs in ALONG_AXIS),
         *((name, (wide,), {**attrs, "axis": 1}) for name, attrs in ALONG_AXIS),
+        ("nonzero", (x != x[0],), {}),
         ("matmul", (wide, wide[0]), {}),
         ("matmul", (wide[:, 0].copy(), wide), {}),
     ]

@@ -170,3 +170,20 @@ def test_an_order_that_numpy_refuses_is_refused(order: str) -> None:
     with pytest.raises(ValueError, match="order") as got:
         dsl.jit(program)(X)
     assert str(expected.value) in str(got.value)
+
+
+@pytest.mark.parametrize("dtype", ["?", "i2", "f4", "f8", "c16"])
+@pytest.mark.parametrize("shape", [(66, 97), (130, 64)])
+def test_what_is_read_across_is_turned_round(shape: tuple[int, int], dtype: str) -> None:
+    """Whole blocks in registers and what remains, forwards and backwards, copied and computed with."""
+    x = (np.random.default_rng(0).random((3, *shape)) * 9 - 3).astype(dtype)
+
+    def turn(x: np.ndarray) -> Any:
+        one, steps = x[0], x[0, ::-1, ::2]
+        sums = one.T + x[1].reshape(one.T.shape)
+        parts = np.moveaxis(x, 0, -1).copy(), np.moveaxis(x, -1, 0).copy()
+        return one.T.copy(), np.rot90(one).copy(), np.ascontiguousarray(steps.T), sums, *parts
+
+    for dynamic in (False, True):
+        for got, expected in zip(dsl.jit(turn, dynamic=dynamic)(x), turn(x), strict=True):
+            np.testing.assert_array_equal(got, expected, strict=True)

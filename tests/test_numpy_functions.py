@@ -1031,6 +1031,8 @@ SORT = table("""
     np.unique(k, return_inverse=True, return_counts=True)
     np.unique(i, return_inverse=True)
     np.unique(d)
+    np.unique(d, return_counts=True)
+    np.unique(d[:0], return_counts=True)
     np.unique(d, equal_nan=False)
     np.unique(np.stack([k, k, v > 0]), axis=0)
     np.unique(np.stack([k, k]), axis=0, return_index=True, return_inverse=True, return_counts=True)

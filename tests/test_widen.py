@@ -122,6 +122,20 @@ def test_rows_of_any_length_are_reduced(dtype: Any, count: int) -> None:
         np.testing.assert_allclose(got.astype(complex), wanted.astype(complex), rtol=rough)
 
 
+@pytest.mark.parametrize("count", [15, 63, 65, 300, 4100])
+@pytest.mark.parametrize("dtype", ["?", "u1", "i2", "f2", "f4", "f8"])
+def test_truths_are_counted(dtype: str, count: int) -> None:
+    """Alone, beside sums of their size, and where what remains is masked."""
+    x = np.random.default_rng(count).integers(0, 2, (3, count)).astype(dtype)
+
+    def counts(x: np.ndarray) -> Any:
+        rows = np.count_nonzero(x, axis=1)
+        return np.count_nonzero(x), rows, (x == 0).sum(axis=1), x.max(axis=1), (x != 0).sum()
+
+    for got, wanted in zip(dsl.jit(counts)(x), counts(x)):
+        np.testing.assert_array_equal(got, wanted, strict=True)
+
+
 @pytest.mark.parametrize("place", [0, 7, 63, 64, 130, 199])
 def test_nan_is_found_in_every_lane(place: int) -> None:
     x = np.zeros((2, 200), np.float32)

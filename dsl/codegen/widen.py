@@ -16,7 +16,7 @@ are stack slots that the body sets before it reads them: of numbers that lanes h
 
 A vector may have more lanes than a register holds: it then takes several, which are worked on side by side. A stack slot that is
 read, combined with a vector and written is a sum (or product, maximum, …): its lanes are combined after the loop, in an order that
-depends on their number alone.
+depends on their number alone. A sum of truths is a count: the set bits of a mask are counted, whatever the size of the number is.
 
 >>> lines = ["  %p = getelementptr inbounds float, ptr %a, i64 %i", "  %x = load float, ptr %p, align 4",
 ...          "  %y = fmul float %x, %c", "  store float %y, ptr %p, align 4"]
@@ -41,10 +41,10 @@ __all__ = ["Body", "Widened", "read"]
 _CONVERSIONS = (
     "trunc", "zext", "sext", "fptrunc", "fpext", "bitcast", "sitofp", "uitofp", "fptosi",
 )  # fmt: skip
-_FIRST, _BEHIND, _WITHIN = range(
-    3
-)  # where steps are: in the first block, in a later one, in a loop
+# Where steps are: in the first block, in a later one, in a loop.
+_FIRST, _BEHIND, _WITHIN = range(3)
 _LINE = 64  # bytes of a line of the caches
+_WORD = 64  # lanes whose truths are counted at a time
 _BYTES = {"i1": 0, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 _ZEROS = ("0", "0x0000000000000000", "0xH0000", "false")
@@ -108,6 +108,14 @@ class _Sum:
     slot: str
     read: _Step
     combine: _Step
+    counted: _Step | None = (
+        None  # what makes a number of the truth that is added, if nothing else is
+    )
+
+    @property
+    def of_count(self) -> tuple[_Step, ...]:
+        """The steps that become one number for all lanes, if truths are counted."""
+        return () if self.counted is None else (self.read, self.counted, self.combine)
 
 
 @dataclass
@@ -150,10 +158,10 @@ class Body:
     @property
     def widest(self) -> int:
         """The size of the largest elements."""
-        sizes = [_BYTES[s.type] for s in self.steps if self._is_wide(s)]
-        sizes += [
-            _BYTES[t] for s in self.steps if self._is_wide(s) for t, _ in s.args if t != "ptr"
-        ]
+        narrow = {s.result for total in self.sums.values() for s in total.of_count}
+        wide = [s for s in self.steps if self._is_wide(s) and s.result not in narrow]
+        sizes = [_BYTES[s.type] for s in wide]
+        sizes += [_BYTES[t] for s in wide for t, _ in s.args if t != "ptr"]
         return max([1, *sizes])
 
     @property
@@ -285,8 +293,19 @@ def _sums(steps: Sequence[_Step], own: frozenset[str]) -> dict[str, _Sum]:
             continue
         once = uses.get(reads[0].result) == 1 and uses[combine.result] == 1
         if once and _reduction(combine) and (combine.type, reads[0].result) in combine.args:
-            found[slot] = _Sum(slot, reads[0], combine)
+            found[slot] = _Sum(slot, reads[0], combine, _counted(made, uses, reads[0], combine))
     return found
+
+
+def _counted(
+    made: dict[str, _Step], uses: dict[str, int], read: _Step, combine: _Step
+) -> _Step | None:
+    """Return the conversion of a truth to a number that is but added to an int64."""
+    (added,) = (name for _, name in combine.args if name != read.result)
+    step = made.get(added)
+    if step is None or combine.op.split()[0] != "add" or combine.type != "i64" or uses[added] != 1:
+        return None
+    return step if step.op == "zext" and step.args[0][0] == "i1" else None
 
 
 def _reduction(step: _Step) -> str | None:
@@ -447,6 +466,7 @@ class _Widening:
         self.opened: dict[windows.Window, str] = {}  # and what the names of its vectors begin with
         self.starts: set[str] = set()
         self.made = {step.result for step in body.steps if step.result}
+        self.counts = {s.result: t for t in body.sums.values() for s in t.of_count}
         self.out = Widened(self.named(body.counter))
         self.splats: dict[tuple[str, str], str] = {}
         self.here: dict[tuple[str, str], str] = {}  # in the block that is written
@@ -459,7 +479,8 @@ class _Widening:
         for step in self.given.steps:
             self.write(step)
         for total in self.given.sums.values():
-            self.finish(total)
+            if total.counted is None:
+                self.finish(total)
         self.out.slots += self.rooms()
         return self.out
 
@@ -559,7 +580,9 @@ class _Widening:
         return self.here[type, name]
 
     def write(self, step: _Step) -> None:
-        if step.op == "store":
+        if step.result in self.counts:
+            self.write_count(step, self.counts[step.result])
+        elif step.op == "store":
             self.write_store(step)
         elif step.op in ("label", "br", "phi"):
             self.write_block(step)
@@ -610,6 +633,39 @@ class _Widening:
         if total is not None and whole != made:  # lanes behind the end keep what they had
             kept = self.named(total.read.result)
             self.out.body.append(f"  {made} = select {self.mask}, {wide} {whole}, {wide} {kept}")
+
+    def write_count(self, step: _Step, total: _Sum) -> None:
+        """Add how many lanes are true to the slot itself."""
+        assert total.counted is not None
+        if step is not total.combine:
+            return
+        made, name = self.named(step.result), total.counted.args[0][1]
+        truths = f"{self.type('i1')} {self.vector('i1', name)}"
+        if self.stop:
+            self.out.body.append(f"  {made}.kept = and {truths}, {self.mask.split()[-1]}")
+            truths = f"{self.type('i1')} {made}.kept"
+        self.out.body.append(f"  {made}.0 = load i64, ptr {total.slot}")
+        self.out.calls["llvm.ctpop.i64"] = "i64", ["i64"]
+        parts = range(0, self.lanes, _WORD)
+        for k, first in enumerate(parts):
+            self.out.body += self.count_word(truths, first, f"{made}.word{k}")
+            number = f"{made}.{k + 1}" if first + _WORD < self.lanes else made
+            self.out.body.append(f"  {number} = add i64 {made}.{k}, {made}.word{k}")
+        self.out.body.append(f"  store i64 {made}, ptr {total.slot}")
+
+    def count_word(self, truths: str, first: int, made: str) -> list[str]:
+        """Write the count of up to 64 lanes."""
+        count, lines = min(self.lanes, _WORD), []
+        if count < self.lanes:
+            places = ", ".join(f"i32 {first + k}" for k in range(count))
+            vector = f"{truths}, {self.type('i1')} poison, <{count} x i32> <{places}>"
+            lines.append(f"  {made}.part = shufflevector {vector}")
+            truths = f"<{count} x i1> {made}.part"
+        lines.append(f"  {made}.bits = bitcast {truths} to i{count}")
+        if count < _WORD:
+            lines.append(f"  {made}.wide = zext i{count} {made}.bits to i64")
+        bits = f"{made}.wide" if count < _WORD else f"{made}.bits"
+        return [*lines, f"  {made} = {_called('llvm.ctpop.i64', (), 'i64', [f'i64 {bits}'])}"]
 
     def window_load(self, step: _Step, window: windows.Window) -> None:
         """Take a vector of a window from the foremost one and the one that was it before."""
@@ -715,6 +771,9 @@ class _Widening:
 
     def write_store(self, step: _Step) -> None:
         (type, value), (_, address) = step.args
+        total = self.given.sums.get(address)
+        if total is not None and total.counted is not None:
+            return  # with the count
         if address in self.given.slots - self.given.wide:
             self.out.body.append(f"  store {type} {self.scalar(value)}, ptr {address}")
             return

@@ -1,4 +1,4 @@
-"""Kernels without a reduction: contiguous axes are one loop, transposing reads are tiled, plain copies move whole rows.
+"""Kernels without a reduction: contiguous axes are one loop, transposing reads are tiled (see `tiles`), plain copies move whole rows.
 
 A map that a loop applies again and again is done a block of points at a time, so that the block stays in the first cache.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from dsl.codegen.accesses import ceil_div, stride_of, walk
-from dsl.codegen.arrays import Scalar, store_scalar
+from dsl.codegen.arrays import store_scalar
 from dsl.codegen.evaluate import Evaluator, unchecked
 from dsl.codegen.expressions import Affine, Expression
 from dsl.codegen.kernels.far_stores import LINE, are_far, past_caches
-from dsl.codegen.kernels.nests import Nests
+from dsl.codegen.kernels.tiles import Tiles
+from dsl.codegen.library.lanes import word_dtype
 from dsl.codegen.library.routines import call_routine
 from dsl.codegen.llvm import Function, Operand, Value
 from dsl.codegen.vector_unit import last_cache_bytes
@@ -24,9 +24,7 @@ from dsl.codegen.vector_unit import last_cache_bytes
 __all__ = ["Maps"]
 
 _FAR = 1 << 25  # bytes of an array that no cache holds, or not for long
-_BLOCK = 32  # side of a tile when a transposed array is read
 _MANY = 1 << 15  # elements that a routine picks
-_OF_SIZE = {np.dtype(kind).itemsize: np.dtype(kind) for kind in ("u1", "u2", "u4", "u8", "c16")}
 _TRIPS = 64  # of a loop, made on one block of points before the next
 _MOVING = 64  # points of a block that is done when none of them moves
 _BLOCK_BYTES = 32 * 1024  # of such a block; results that take their operand's place count twice
@@ -35,7 +33,7 @@ _BLOCK_BYTES = 32 * 1024  # of such a block; results that take their operand's p
 Share = Callable[[Function, Operand, Operand], None]
 
 
-class Maps(Nests):
+class Maps(Tiles):
     """Every point is computed and stored by itself."""
 
     def maps(self) -> None:
@@ -52,7 +50,7 @@ class Maps(Nests):
             return
         tile = self.tiled_axis(groups)
         if tile is not None:
-            self.tiled_maps(groups, tile, store, each)
+            self.tiled(groups, tile, store, each)
             return
         past = bool(groups) and are_far(self, self.kernel.roots, max(_FAR, last_cache_bytes()))
         copies = self.copies_rows(groups) and not (past and len(groups) == 1)
@@ -105,16 +103,6 @@ class Maps(Nests):
                 address = evaluator.address(self.stores[root.value], root.index)
                 store_scalar(evaluator.fn, root.value.dtype, value, address, evaluator.metadata)
 
-    def own_fetch(self, evaluator: Evaluator) -> Evaluator:
-        """Loads of what this kernel computes at the same point are registers."""
-
-        def fetch(e: Expression) -> Scalar | None:
-            root = self.root_of(e)
-            return evaluator.value(root.expression) if root is not None else None
-
-        evaluator.fetch = fetch
-        return evaluator
-
     # -- what no cache holds -----------------------------------------------------------------------------------------
 
     def past_caches(self, body: Share) -> Share:
@@ -166,10 +154,10 @@ class Maps(Nests):
         )
         assert self.flag is not None
         self.module.is_long |= not isinstance(count, int) or count >= _MANY
-        kind = _OF_SIZE[e.dtype.itemsize]
+        kind = word_dtype(e.dtype)
         call_routine(fn, "gather", kind, *pointers, self.array_of(e).dims[0], count, self.flag)
 
-    # -- copies and tiles --------------------------------------------------------------------------------------------
+    # -- copies -----------------------------------------------------------------------------------------------------
 
     def copies_rows(self, groups: list[list[int]]) -> bool:
         """Tell whether the kernel only moves stretches of memory that are not too short."""
@@ -209,56 +197,6 @@ class Maps(Nests):
         )
         for k in group:
             del evaluator.points[self.kernel.variables[k]]
-
-    def tiled_axis(self, groups: list[list[int]]) -> int | None:
-        """Return the loop along which some array is read contiguously while another one is written so, or None."""
-        if len(groups) < 2 or self.elements_of(groups) < 4096:
-            return None
-        last = self.kernel.variables[groups[-1][-1]]
-        for k, group in enumerate(groups[:-1]):
-            var = self.kernel.variables[group[-1]]
-            for root in self.kernel.roots:
-                for e in walk(root.expression):
-                    if e.kind != "load" or e.value in self.roots:
-                        continue
-                    array = self.array_of(e)
-                    along, across = stride_of(e.index, array, var), stride_of(e.index, array, last)
-                    if along == 1 and across not in (None, 0, 1):
-                        return k
-        return None
-
-    def tiled_maps(self, groups: list[list[int]], tile: int, store: Any, each: float) -> None:
-        """Read and write in square tiles, so that both sides use whole cache lines."""
-        outer = [g for k, g in enumerate(groups[:-1]) if k != tile]
-        across, along = groups[tile], groups[-1]
-        host = self.host.fn
-        expressions = [root.expression for root in self.kernel.roots]
-        high, wide = self.extent(host, across), self.extent(host, along)
-        bands = ceil_div(host, high, _BLOCK)
-        rest: Operand = 1
-        for g in outer:
-            rest = host.mul(rest, self.extent(host, g))
-
-        def band(fn: Function, lo: Operand, hi: Operand) -> None:
-            evaluator = self.own_fetch(self.evaluator(fn))
-            with fn.loop(lo, hi) as at, evaluator.scope():
-                row = fn.binary("urem", at, bands)
-                self.unflatten(evaluator, outer, fn.binary("udiv", at, bands)) if outer else None
-                top = fn.mul(row, _BLOCK)
-                bottom = fn.minimum(fn.add(top, _BLOCK), high)
-                with fn.loop(0, wide, _BLOCK) as left, evaluator.scope():
-                    right = fn.minimum(fn.add(left, _BLOCK), wide)
-                    with fn.loop(top, bottom) as i, evaluator.scope():
-                        self.place(evaluator, across, i)
-                        self.nest(
-                            evaluator,
-                            [along],
-                            store(evaluator),
-                            hoist=expressions,
-                            first=(left, right),
-                        )
-
-        self.parallel(host.mul(bands, rest), each * 2 * _BLOCK, band, [along])
 
     def some_rows(self, fn: Function, ends: tuple[Operand, Operand] | None) -> None:
         """Emit the points between two places of the first axis, or all, in a function that has its own threads."""

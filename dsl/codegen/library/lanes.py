@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 
-from dsl.codegen.arrays import load_scalar, store_scalar
 from dsl.codegen.library.call import Call
 from dsl.codegen.library.routines import at, call_routine, parallel, per_thread, routine
 from dsl.codegen.llvm import Function, Module, Operand, Value
@@ -15,7 +14,7 @@ from dsl.ir.types import BY_NAME
 __all__ = ["copy_bytes", "join_lanes", "part_lanes", "word_dtype"]
 
 _WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "c128"}
-_BLOCK = 16  # lanes at a time: each has a cache line open
+_BLOCK = 32  # lanes at a time
 
 
 def word_dtype(dtype: np.dtype) -> np.dtype:
@@ -52,13 +51,15 @@ def _build(parting: bool, module: Module, symbol: str, dtype: np.dtype) -> None:
     with parallel(f, f.mul(outer, blocks), grain) as (part, lo, hi), part.loop(lo, hi) as block:
         base = part.mul(part.binary("sdiv", block, blocks), part.mul(n, inner))
         start = part.mul(part.binary("srem", block, blocks), _BLOCK)
-        stop = part.minimum(part.add(start, _BLOCK), part.use(inner))
-        with part.loop(0, n) as j, part.loop(start, stop) as lane:
-            crowd = part.add(base, part.add(part.mul(j, inner), lane))
-            alone = part.add(base, part.add(part.mul(lane, n), j))
-            source, target = (crowd, alone) if parting else (alone, crowd)
-            found = load_scalar(part, dtype, at(part, dtype, x, source))
-            store_scalar(part, dtype, found, at(part, dtype, y, target))
+        many = part.minimum(_BLOCK, part.sub(part.use(inner), start))
+        crowd, alone = part.add(base, start), part.add(base, part.mul(start, n))
+        row, lane = (part.mul(extent, dtype.itemsize) for extent in (inner, n))
+        ends: tuple[Operand, ...]
+        if parting:
+            ends = at(part, dtype, x, crowd), row, at(part, dtype, y, alone), lane, many, n
+        else:
+            ends = at(part, dtype, x, alone), lane, at(part, dtype, y, crowd), row, n, many
+        call_routine(part, "turn", dtype, *ends)
     f.ret()
 
 

@@ -20,6 +20,7 @@ from dsl.codegen.library import (
     selection,
     small_stacks,
     sorting,
+    turning,  # noqa: F401 - its routines are called by kernels
     unique,
 )
 from dsl.codegen.library.call import Call

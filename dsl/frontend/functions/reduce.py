@@ -75,7 +75,7 @@ def _total(op: str, ufunc: np.ufunc, identity: int) -> Callable[..., Any]:
 
 
 def _accumulated(op: str, x: Array, axes: tuple[int, ...]) -> Array:
-    """Reduce; halves are accumulated in float32 and rounded once, as NumPy does along contiguous axes."""
+    """Reduce; halves are combined in float32 and rounded once: sums as NumPy's along contiguous axes, and few CPUs compare halves."""
     if not is_half(x.dtype):
         return emit(op, x, axes=axes)
     return wrap(cast(read(emit(op, convert(x, F32), axes=axes)), x.dtype))
@@ -149,14 +149,14 @@ def _extremum(op: str, ufunc: np.ufunc) -> Callable[..., Any]:
 
 def _extreme(op: str, ufunc: np.ufunc, x: Array, axes: tuple[int, ...], initial: Any) -> Array:
     if initial is None:
-        return emit(op, x, axes=axes)
+        return _accumulated(op, x, axes)
     start = convert(initial, x.dtype)
     shape = dims_of(x)
     if all((lower_bound(shape[k]) or 0) > 0 for k in axes):
-        return ufunc(emit(op, x, axes=axes), start)
+        return ufunc(_accumulated(op, x, axes), start)
     high = tuple(1 if k in axes else 0 for k in range(len(shape)))
     padded = current_scope().emit("pad", read(x), read(start), low=(0,) * len(shape), high=high)
-    return emit(op, fresh(padded), axes=axes)
+    return _accumulated(op, fresh(padded), axes)
 
 
 _max, _min = _extremum("max", np.maximum), _extremum("min", np.minimum)

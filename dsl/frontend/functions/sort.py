@@ -170,8 +170,10 @@ def unique(
 ) -> Any:
     """Return the sorted distinct values, and where they come from if asked."""
     x = array_of(ar)
-    if axis is None and equal_nan and not (return_index or return_inverse or return_counts):
-        return _unique_values(with_dims(x, (size_of(dims_of(x)),)))
+    size = size_of(dims_of(x))
+    if axis is None and equal_nan and not (return_index or return_inverse) and size != 0:
+        values, counts = _unique_values(with_dims(x, (size,)))
+        return (values, counts) if return_counts else values
     if axis is not None:
         parts = _unique_rows(x, normal_axis(axis, x.ndim))
     elif is_inexact(x.dtype) and not equal_nan:
@@ -188,15 +190,21 @@ def unique(
     return chosen if len(chosen) > 1 else values
 
 
-def _unique_values(x: Array) -> Array:
-    """Return the distinct values of a vector, all NaNs being one."""
+def _unique_values(x: Array) -> tuple[Array, Array]:
+    """Return the distinct values of a vector that is not empty, all NaNs being one, and their counts: without an argsort."""
     ranked = sort(x, stable=True)
     one, other = ranked[1:], ranked[:-1]
     new = one != other
     if is_inexact(x.dtype):
         new = new & ~(np.isnan(one) & np.isnan(other))
-    first = concatenate([counter(dims_of(x)[0])[:1] == 0, new])
-    return gather_axis(ranked, flatnonzero(first), 0)
+    count = dims_of(x)[0]
+    starts = flatnonzero(concatenate([counter(count)[:1] == 0, new]))
+    return gather_axis(ranked, starts, 0), _ends(starts, count) - starts
+
+
+def _ends(starts: Array, count: DimLike) -> Array:
+    """Return where groups end that start at some places of a row."""
+    return concatenate([starts[1:], convert([number(count)], I64)])
 
 
 def _unique_rows(x: Array, axis: int) -> tuple[Array, ...]:
@@ -217,8 +225,8 @@ def _unique_rows(x: Array, axis: int) -> tuple[Array, ...]:
     values = gather_axis(moved, gather_axis(order, starts, 0), 0)
     inverse = np.zeros_like(order)
     inverse[order] = np.cumsum(first) - 1
-    ends = concatenate([starts[1:], convert([number(count)], I64)])
-    return moveaxis(values, 0, axis).copy(), gather_axis(order, starts, 0), inverse, ends - starts
+    counts = _ends(starts, count) - starts
+    return moveaxis(values, 0, axis).copy(), gather_axis(order, starts, 0), inverse, counts
 
 
 class UniqueAllResult(NamedTuple):
