@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -147,6 +147,10 @@ def _dump(graph: Graph, label: str) -> None:
     (folder / f"{label}.ir").write_text(print_graph(graph, locations=True))
 
 
+class _PinnedError(Exception):
+    """Tracing saw more of the objects that a call passes than calls look at."""
+
+
 class CacheInfo(NamedTuple):
     """How often calls found a compiled graph."""
 
@@ -162,6 +166,8 @@ class Compiled(Generic[P, R]):
     >>> double(3), double.cache_info().entries
     (6, 1)
     """
+
+    dsl_traces_along = True
 
     def __init__(
         self,
@@ -185,10 +191,11 @@ class Compiled(Generic[P, R]):
         self._last_key: Any = None
         self._reasons: list[str] = []
         self._needs = Needs()
-        self._loose: dict[
-            tuple[int, Any], Any
-        ] = {}  # numbers outside that change, and what holds them
-        self._fixed: dict[tuple[int, Any], Any] = {}  # those whose values tracing needs
+        self._pinned: set[Any] = (
+            set()
+        )  # families for objects of which tracing saw more than calls look at
+        self._loose: dict[Any, Any] = {}  # places of numbers outside that change, and their names
+        self._fixed: dict[Any, Any] = {}  # those whose values tracing needs
         self._hits = self._misses = 0
         self._lock = threading.RLock()
         signature = self._signature.signature
@@ -311,10 +318,17 @@ class Compiled(Generic[P, R]):
 
     def _entry_of(self, args: Any, kwargs: Any) -> tuple[Lowered, Arguments, bool]:
         try:
-            arguments = self._signature.take_apart(args, kwargs, self._needs)
+            arguments = self._take_apart(args, kwargs, self._needs)
             return self._entry(arguments, args, kwargs)
         except Exception as error:
             raise shortened(error)  # noqa: B904 - it is the same error
+
+    def _take_apart(self, args: Any, kwargs: Any, needs: Needs) -> Arguments:
+        """Bind a call and describe it: objects by their classes or, where tracing saw more of them, as these very objects."""
+        arguments = self._signature.take_apart(args, kwargs, needs)
+        if arguments.is_open and arguments.family in self._pinned:
+            return arguments.pinned()
+        return arguments
 
     def _entry(
         self, arguments: Arguments, args: Any, kwargs: Any
@@ -328,23 +342,37 @@ class Compiled(Generic[P, R]):
             if found is not None:  # another thread compiled it meanwhile
                 return found, arguments, False
             self._misses += 1
-            changed = self._loosen(arguments)
-            reason = self._why(arguments, failure, changed)
             try:
-                return *self._compile_some_way(arguments, reason, args, kwargs), True
-            except Exception:
-                reason = self._why(arguments, failure)
-                tight = self._compile_tightly(arguments, reason, args, kwargs)
-                if tight is None:
-                    raise
-                return *tight, True
+                return *self._compile_for(arguments, failure, args, kwargs), True
+            except _PinnedError:
+                self._pinned.add(arguments.family)
+                self._misses -= 1
+                arguments = arguments.pinned()
+        return self._entry(arguments, args, kwargs)
 
-    def _loosen(self, arguments: Arguments) -> dict[tuple[int, Any], Any]:
+    def _compile_for(
+        self, arguments: Arguments, failure: str | None, args: Any, kwargs: Any
+    ) -> tuple[Lowered, Arguments]:
+        """Compile for a call, with numbers outside that have changed as inputs if that can be."""
+        changed = self._loosen(arguments)
+        reason = self._why(arguments, failure, changed)
+        try:
+            return self._compile_some_way(arguments, reason, args, kwargs)
+        except _PinnedError:
+            raise
+        except Exception:
+            reason = self._why(arguments, failure)
+            tight = self._compile_tightly(arguments, reason, args, kwargs)
+            if tight is None:
+                raise
+            return tight
+
+    def _loosen(self, arguments: Arguments) -> dict[Any, Any]:
         """Note which numbers outside have changed since graphs for such a call were made: they become inputs. Return the new ones."""
-        changed: dict[tuple[int, Any], Any] = {}
+        changed: dict[Any, Any] = {}
         for entry in self._candidates(arguments):
-            changed.update(entry.traced.changed_numbers())
-        new = {place: holder for place, holder in changed.items() if place not in self._fixed}
+            changed.update(entry.traced.changed_numbers(arguments))
+        new = {place: name for place, name in changed.items() if place not in self._fixed}
         self._loose.update(new)
         return new
 
@@ -355,9 +383,11 @@ class Compiled(Generic[P, R]):
         loose = self._loose
         ways = dict.fromkeys([*((place,) for place in loose), tuple(loose)]) if loose else ()
         for places in ways:
-            self._loose = {p: holder for p, holder in loose.items() if p not in places}
+            self._loose = {p: name for p, name in loose.items() if p not in places}
             try:
                 found = self._compile_some_way(arguments, reason, args, kwargs)
+            except _PinnedError:
+                raise
             except Exception:
                 continue
             self._fixed.update((place, loose[place]) for place in places)
@@ -388,12 +418,14 @@ class Compiled(Generic[P, R]):
         """Compile with Python numbers as inputs or, where tracing needs their values, for these values."""
         try:
             return self._compile_some_sizes(arguments, reason), arguments
+        except _PinnedError:
+            raise
         except Exception as error:
             complaint = latest = error
             tried = arguments.key
             needs = self._needs.more(error)  # another thread may have raised them meanwhile
             while needs is not None:
-                again = self._signature.take_apart(args, kwargs, needs)
+                again = self._take_apart(args, kwargs, needs)
                 if again.key == tried:
                     needs = needs.more(latest)
                     continue
@@ -425,6 +457,8 @@ class Compiled(Generic[P, R]):
                 entry = self._compile(
                     arguments, self._widened(reason, arguments, family, pattern), pattern
                 )
+            except _PinnedError:
+                raise
             except Exception as error:
                 refused = _first_line(error)
                 continue
@@ -434,13 +468,20 @@ class Compiled(Generic[P, R]):
             if refused:
                 reason += f"; compiled for these sizes alone, since tracing needs them: {refused}"
             entry = self._compile(arguments, reason)
-            self._entries.setdefault(arguments.key, []).append(entry)
+            self._keep(arguments, entry)
             family.seen, family.refused = family.seen or Pattern.fixed(sizes), refused
         self._families[arguments.family] = family
         self._last_key = arguments.key
         if arguments.has_objects:
             self._forget_others(arguments.family)
         return entry
+
+    def _keep(self, arguments: Arguments, entry: Lowered) -> None:
+        """Keep what was compiled for the sizes of a call; of many for objects of one class, the latest."""
+        entries = self._entries.setdefault(arguments.key, [])
+        entries.append(entry)
+        if arguments.is_open:
+            del entries[:-_MOST_OBJECTS]
 
     def _forget_others(self, family: Any) -> None:
         """Of what is compiled for objects keep the latest: an object, and all that it holds, would live as long as the function."""
@@ -476,7 +517,9 @@ class Compiled(Generic[P, R]):
         try:
             with self._lock:
                 narrow = self._compile(arguments, reason)
-                self._entries.setdefault(arguments.key, []).append(narrow)
+                self._keep(arguments, narrow)
+        except _PinnedError:
+            return None
         except Exception as found:
             raise shortened(found) from None
         return narrow if _repeatable(entry.optimized) else None
@@ -493,6 +536,8 @@ class Compiled(Generic[P, R]):
                 traced = trace_call(
                     self._fn, arguments, name, pattern, cautious=True, loose=self._loose
                 )
+        if traced.pinned and arguments.is_open:
+            raise _PinnedError
         times = {"trace": time.perf_counter() - start}
         if traced.variables:
             traced.claim = Claim(
@@ -521,11 +566,14 @@ class Compiled(Generic[P, R]):
         return Lowered(name, traced, optimized, reason, times, made, pattern=pattern)
 
     def _why(
-        self, arguments: Arguments, failure: str | None, inputs: Iterable[tuple[int, Any]] = ()
+        self,
+        arguments: Arguments,
+        failure: str | None,
+        inputs: Mapping[Any, Any] = types.MappingProxyType({}),
     ) -> str:
         if failure is not None:
             log("guards", "%s: %s", self._name, failure)
-            names = ", ".join(f"`{key}`" for _, key in inputs)
+            names = ", ".join(dict.fromkeys(f"`{key}`" for key in inputs.values()))
             more = f"; from now on calls read {names}" if names else ""
             return f"something outside the function changed: {failure}{more}"
         last = self._last_key
@@ -631,6 +679,8 @@ class _Builtins:
 
 class BoundCompiled:
     """A compiled method with its instance, which is what Python's bound methods are to whoever looks at it."""
+
+    dsl_traces_along = True
 
     def __init__(self, compiled: Compiled[Any, Any], instance: Any) -> None:
         vars(self).update(compiled._face)

@@ -1438,7 +1438,10 @@ def test_objects_that_a_function_was_compiled_for_do_not_stay_for_ever() -> None
         alive.append(weakref.ref(o))
         np.testing.assert_array_equal(compiled(o, x), x * k + 1.0)
         np.testing.assert_array_equal(compiled(o, x), x * k + 1.0)
-    assert compiled.cache_info()[:2] == (150, 150)
+    assert compiled.cache_info()[:2] == (
+        298,
+        2,
+    )  # the second weight is another number, and an input from then on
     del o
     gc.collect()
-    assert sum(ref() is not None for ref in alive) < 80
+    assert not any(ref() is not None for ref in alive)

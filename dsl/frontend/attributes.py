@@ -27,6 +27,7 @@ from dsl.frontend.lists import TracedList
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.operators import augmented
 from dsl.frontend.optional import TracedOptional
+from dsl.frontend.roles import Presence, stands_in
 from dsl.frontend.scopes import Trace, current_trace, here
 from dsl.frontend.state import (
     held_by,
@@ -78,7 +79,7 @@ def read_attribute(obj: Any, name: str) -> Any:
     note_reading(obj)
     if _is_variable(obj, name, value):
         trace.outside.setdefault(id(obj), obj)
-    is_outside = id(obj) in trace.outside
+    is_outside = _is_outside(trace, obj)
     if isinstance(value, np.ndarray) or (is_outside and not _is_ours(trace, obj, name)):
         # `look_up` takes the key of a dict for that of an item.
         holder = (
@@ -88,6 +89,18 @@ def read_attribute(obj: Any, name: str) -> Any:
     if is_mutable(value) and name not in getattr(obj, "__dict__", {}):
         return _of_class(obj, name, value)
     return value
+
+
+def _is_outside(trace: Trace, obj: Any) -> bool:
+    """Tell whether an object was there before the trace; one that came from nobody knows where is noted."""
+    if id(obj) in trace.outside:
+        return True
+    if trace.roles.of(obj) is not None:
+        trace.outside[id(obj)] = obj
+        return True
+    if stands_in(obj) and id(obj) not in trace.made and id(obj) not in trace.roles.made:
+        trace.roles.note_native(obj)
+    return False
 
 
 def _is_variable(obj: Any, name: str, value: Any) -> bool:
@@ -219,7 +232,7 @@ def _set_plainly(obj: Any, name: str, value: Any) -> None:
         if isinstance(obj, (type, types.ModuleType)) and is_users(obj):
             trace.outside.setdefault(id(obj), obj)
         scope.attributes.setdefault((id(obj), name), (obj, name, old))
-    setter_of(obj)(obj, name, value)
+    setter_of(type(obj))(obj, name, value)
 
 
 def _setter(obj: Any, name: str) -> Callable[..., Any] | None:
@@ -272,19 +285,7 @@ def _note_presence(obj: Any, name: str) -> None:
     """Guard whether an object from outside has an attribute."""
     trace = current_trace()
     if trace is not None and id(obj) in trace.outside and not _is_ours(trace, obj, name):
-        from_outside(_Presence(obj), name, hasattr(obj, name))
-
-
-class _Presence:
-    """Tells of any attribute whether an object has it, as `look_up` asks."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: Any) -> None:
-        object.__setattr__(self, "held", held)
-
-    def __getattribute__(self, name: str) -> bool:
-        return hasattr(object.__getattribute__(self, "held"), name)
+        from_outside(Presence(obj), name, hasattr(obj, name))
 
 
 def _vars(obj: Any) -> Any:

@@ -7,6 +7,7 @@ modules fill these tables and need `call` themselves; `runtime` imports them all
 from __future__ import annotations
 
 import builtins
+import collections
 import dataclasses
 import functools
 import inspect
@@ -73,6 +74,29 @@ _TAKES: dict[Any, bool] = {
     np.fromiter: False, math.prod: False, math.fsum: False, functools.reduce: False,
     builtins.zip: True, builtins.enumerate: True, builtins.map: True, builtins.filter: True, itertools.accumulate: True,
 }  # fmt: skip
+_HARMLESS = {
+    builtins.list, builtins.tuple, builtins.zip, builtins.enumerate, builtins.reversed, builtins.map, builtins.filter,
+    builtins.len, builtins.isinstance, builtins.type, builtins.getattr, builtins.setattr, builtins.hasattr, builtins.vars,
+    builtins.iter, builtins.next, builtins.super, builtins.sum, builtins.min, builtins.max, builtins.sorted, builtins.any,
+    builtins.all, builtins.range, object.__setattr__, functools.reduce, builtins.callable, builtins.issubclass,
+    functools.partial, builtins.bool, builtins.float, builtins.int, builtins.abs,
+}  # fmt: skip
+"""Builtins that see nothing of an object that is not guarded, and not which object it is."""
+_KEEPING = {
+    "append",
+    "appendleft",
+    "extend",
+    "insert",
+    "pop",
+    "popleft",
+    "copy",
+    "items",
+    "keys",
+    "values",
+    "clear",
+    "reverse",
+}
+"""Methods of lists, deques and dicts that put objects in and take them out."""
 _READERS = {np.take, np.take_along_axis}
 """Functions that read where the user says."""
 
@@ -101,16 +125,22 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         own = own_method(args[0], _ASKS.get(fn, ""))
         if own is not None:
             return call(own, *args, **kwargs)
+    roles = the_trace().roles
     if special is not None:
+        if fn not in _HARMLESS:
+            roles.note_native(*args, *kwargs.values())
         return _call_builtin(fn, special, args, kwargs)
     if isinstance(fn, np.ufunc):
+        roles.note_native(*args)
         return _call_ufunc(fn, as_arrays(args), kwargs)
     if isinstance(getattr(fn, "__self__", None), np.ufunc):
+        roles.note_native(*args)
         return _call_ufunc_method(fn, as_arrays(args), kwargs)
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
     if meaning is not None:
+        roles.note_native(*args, *kwargs.values())
         args = tuple([watched(a) if _holds_arrays(a) else a for a in args])
         args = as_blocks(args) if fn is np.block else as_arrays(args)
         kwargs = {name: as_arrays(value) for name, value in kwargs.items()}
@@ -122,8 +152,9 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, types.FunctionType):
         return _call_function(fn, args, kwargs)
     if isinstance(fn, types.MethodType) and not isinstance(fn.__self__, Traced):
-        if id(fn) in (outside := the_trace().outside):
-            outside.setdefault(id(fn.__self__), fn.__self__)
+        if id(fn) in the_trace().outside:
+            from_outside(fn, "__func__", fn.__func__)
+            from_outside(fn, "__self__", fn.__self__)
         return call(fn.__func__, fn.__self__, *args, **kwargs)
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
@@ -229,6 +260,8 @@ def _open_defaults(fn: types.FunctionType, scope: Scope) -> None:
 
 def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     if is_converted(fn) or not is_traced_code(fn, (*args, *kwargs.values())):
+        if not is_converted(fn):
+            _note_native(fn, args, kwargs)
         _refuse_random(fn)
         _refuse_statistics(fn, args)
         if package_of(fn) == "scipy" and (has_traced(args) or has_traced(kwargs)):
@@ -244,6 +277,14 @@ def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
         return result if is_converted(fn) or package_of(fn) == "dsl" else adopt(result)
     args, kwargs = _with_default_arrays(fn, args, kwargs)
     return converted(fn)(*args, **kwargs)
+
+
+def _note_native(fn: Any, args: Any, kwargs: Any) -> None:
+    """Note what a function that is not traced is given; those of dsl call the user's functions as traced code does."""
+    given = (*args, *kwargs.values())
+    if package_of(fn) == "dsl":
+        given = tuple(a for a in given if not isinstance(a, types.MethodType))
+    the_trace().roles.note_native(*given, arrays=package_of(fn) != "dsl")
 
 
 def _with_default_arrays(fn: types.FunctionType, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -318,14 +359,20 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     is_dataclass = hasattr(cls, "__dataclass_fields__")
     is_open = is_plain_type(cls) and new is object.__new__ and not is_dataclass
     if is_open and init is object.__init__ and is_users(cls):
+        the_trace().roles.note_native(*args, *kwargs.values(), arrays=True)
         made = cls(*args, **kwargs)
         note_made(made)
         return made
+    if cls not in _HARMLESS and not (
+        is_open and isinstance(init, types.FunctionType) and is_traced_code(init, args)
+    ):
+        the_trace().roles.note_native(*args, *kwargs.values(), arrays=True)
     if not is_open or not isinstance(init, types.FunctionType) or not is_traced_code(init, args):
         return cls(*given_items(cls, args), **kwargs)
     try:
         made = converted(init)
     except SourceError:
+        the_trace().roles.note_native(*args, *kwargs.values(), arrays=True)
         return cls(*args, **kwargs)
     obj: Any = object.__new__(cls)
     note_made(obj)
@@ -348,6 +395,7 @@ def _construct_dataclass(cls: Any, args: Any, kwargs: Any) -> Any:
         if f.init and f.default_factory is not dataclasses.MISSING and f.name not in given
     }
     obj = object.__new__(cls)
+    the_trace().roles.made[id(obj)] = obj
     if hasattr(cls, "__post_init__"):
         (_hide_finish if cls.__dictoffset__ else _derive_finish)(cls, obj)
     cls.__init__(obj, *args, **kwargs, **made)
@@ -404,6 +452,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
         return CALLED[type(fn)](fn, *args, **kwargs)
     inner = getattr(type(fn), "dsl_inline", None)
     if inner is not None:
+        if not getattr(fn, "dsl_traces_along", False):
+            _note_native(type(fn), args, kwargs)
         return inner(fn, args, kwargs)
     method = getattr(type(fn), "__call__", None)  # noqa: B004
     if isinstance(method, types.FunctionType) and (is_users(method) or is_polynomial(method)):
@@ -413,6 +463,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
 
         return folds.vectorized(fn, args, kwargs)
     owner = getattr(fn, "__self__", None)
+    if not (type(owner) in (list, dict, collections.deque) and fn.__name__ in _KEEPING):
+        the_trace().roles.note_native(owner, *args, *kwargs.values(), arrays=True)
     if isinstance(fn, types.MethodWrapperType) and fn.__name__ == "__setattr__":
         return call(object.__setattr__, owner, *args)
     if type(owner) is list and fn.__name__ in ("extend", "sort"):

@@ -19,6 +19,7 @@ import numpy as np
 from dsl.errors import LeakError
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
+from dsl.frontend.roles import plays_role
 from dsl.frontend.scopes import FROM_OUTSIDE, Capture, Storage, Trace, current_trace
 from dsl.frontend.signature import describe, is_number
 from dsl.frontend.traced import Kind, Traced, constant, native_dtype, supported_dtype
@@ -51,12 +52,10 @@ def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
     name = key if isinstance(key, str) and key.isidentifier() else "captured"
     value = trace.root.param(type, name)
     storage = Storage(value, trace.root, origin=len(trace.root.params) - 1)
-    is_contiguous = array.flags.c_contiguous
-    if not is_contiguous:
-        storage.strides = array.strides
+    storage.strides = strides = None if array.flags.c_contiguous else array.strides
     traced = Traced(storage)
     trace.captures[id(holder), key] = Capture(
-        holder, key, storage, name, array.nbytes, is_contiguous
+        holder, key, storage, type, name, array.nbytes, strides
     )
     trace.by_array[id(array)] = traced
     trace.keep.append(array)
@@ -75,9 +74,11 @@ def _capture_number(holder: Any, key: Any, value: Any) -> Traced | None:
         param = trace.root.param(TensorType(leaf.dtype, ()), name)
         storage = Storage(param, trace.root, origin=len(trace.root.params) - 1)
         trace.captures[place] = Capture(
-            holder, key, storage, name, leaf.dtype.itemsize, number=leaf
+            holder, key, storage, param.tensor, name, leaf.dtype.itemsize, number=leaf
         )
-    return Traced(trace.captures[place].storage, (), kind)
+    found = trace.captures[place].storage
+    assert found is not None
+    return Traced(found, (), kind)
 
 
 def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) -> Any:
@@ -93,13 +94,15 @@ def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) ->
     if isinstance(holder, types.ModuleType) and not is_users(holder):
         return value
     guard = (id(holder), key)
-    if guard in trace.loose and (number := _capture_number(holder, key, value)) is not None:
+    is_loose = trace.roles.place(holder, key) in trace.loose
+    if is_loose and (number := _capture_number(holder, key, value)) is not None:
         return number
     if guard not in trace.guards:
         trace.guards[guard] = (holder, key, value)
     if id(value) not in trace.outside:
         trace.outside[id(value)] = value
         _note_arrays(trace, value)
+    trace.roles.add(holder, key, value)
     if earlier or id(holder) in trace.originals:
         _note_earlier(trace, value)
     return value
@@ -117,9 +120,10 @@ def _note_arrays(trace: Trace, held: Any, depth: int = 4) -> None:
 
 
 def arrays_of(held: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a dict from outside with the arrays in it captured."""
+    """Return a dict from outside with the arrays in it captured, and the objects guarded."""
     return {
-        key: capture(held, key, item) if is_numeric(item) else item for key, item in held.items()
+        key: from_outside(held, key, item) if is_numeric(item) or plays_role(item) else item
+        for key, item in held.items()
     }
 
 

@@ -21,6 +21,7 @@ from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.library import has_traced
 from dsl.frontend.operators import augmented
 from dsl.frontend.optional import TracedOptional, unwrap
+from dsl.frontend.roles import stands_in
 from dsl.frontend.scopes import Item, current_trace, here
 from dsl.frontend.sequences import chosen_from
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, lift
@@ -35,6 +36,7 @@ def get_item(obj: Any, key: Any) -> Any:
     obj, key = forwarded(unwrap(obj)), unwrap(key)
     if isinstance(obj, Traced):
         return obj[as_arrays(key)]
+    _note_key(key)
     note_reading(obj)
     if isinstance(obj, np.ndarray):
         return lift(obj)[as_arrays(key)]
@@ -57,6 +59,8 @@ def get_item(obj: Any, key: Any) -> Any:
     if isinstance(key, Traced) and isinstance(obj, dict):
         _refuse_key(key)
     own = own_method(obj, "__getitem__")
+    if own is None and stands_in(obj):
+        _note_key(obj)
     value = call(own, obj, key) if own is not None else forwarded(obj[key])
     trace = current_trace()
     if trace is None:
@@ -70,12 +74,19 @@ def get_item(obj: Any, key: Any) -> Any:
     return lift(value) if is_array else value
 
 
+def _note_key(key: Any) -> None:
+    """Note an object that is a key: what is under it depends on which one it is."""
+    if (trace := current_trace()) is not None:
+        trace.roles.note_native(key)
+
+
 _PLAIN = (list, tuple, dict, str, bytes, range, deque)
 
 
 def set_item(obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     obj = forwarded(obj)
+    _note_key(key)
     note_change(obj)
     if isinstance(obj, TracedOptional):
         words = "does not support item assignment"
@@ -103,6 +114,7 @@ def set_item(obj: Any, key: Any, value: Any) -> None:
 def delete_item(obj: Any, key: Any) -> None:
     """`del obj[key]`."""
     obj = forwarded(obj)
+    _note_key(key)
     note_change(obj)
     own = own_method(obj, "__delitem__")
     if own is not None:

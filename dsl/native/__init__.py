@@ -88,7 +88,7 @@ def _params(
         if item.number is not None:
             yield _param(item.number, exact)
         else:
-            yield ParamKind("array", None if item.is_contiguous else "any")
+            yield ParamKind("array", None if item.strides is None else "any")
 
 
 def _param(leaf: Leaf, exact: bool) -> Any:
@@ -191,19 +191,18 @@ def _direct(
     traced: TracedFunction, graph: Graph, arguments: Arguments, native: Any, needed: list[int]
 ) -> Direct | None:
     """Return how a built-in can do the whole call, if it is simple enough."""
-    if traced.shared:
-        return None
     from dsl.native.results import is_whole, records
 
     whole = is_whole(traced)
-    inside = whole and not traced.guards and not traced.captures
+    alone = not traced.guards and not traced.captures and not traced.shared and not traced.roles
+    inside = whole and alone
     plain = _arguments(traced, arguments, native) if inside else None
     params, at = plain or (list(native.spec.params), range(len(native.spec.params)))
     found = records(traced, graph, needed, params, at)
     if found is None:
         return None
     # Without the arrays: they must not live as long as the function.
-    kinds = replace(arguments, bound=dict.fromkeys(arguments.bound), leaves=[])
+    kinds = replace(arguments, bound=dict.fromkeys(arguments.bound), leaves=[], found=None)
     return Direct(native, params, *found, traced, whole, None if plain else kinds)
 
 
