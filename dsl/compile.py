@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -63,6 +63,9 @@ R = TypeVar("R")
 Pass = Callable[[Graph], Graph]
 _MOST_BUILTINS = 32  # tried in turn, newest first: to decline takes 0.01 to 0.1 µs, the long way 30
 _MOST_OBJECTS = 64  # for which graphs are kept
+_MOST_TRIED = (
+    8  # numbers outside for whose values a function is compiled one by one, if tracing fails
+)
 _UNPICKLED = "__dsl_unpickled__"
 _MISTAKES = (IndexTypeError, NumberError, ShapeError)  # of the plain function as well
 
@@ -196,6 +199,7 @@ class Compiled(Generic[P, R]):
         )  # families for objects of which tracing saw more than calls look at
         self._loose: dict[Any, Any] = {}  # places of numbers outside that change, and their names
         self._fixed: dict[Any, Any] = {}  # those whose values tracing needs
+        self._news: dict[Any, Any] = {}  # those that have changed for the call that compiles
         self._hits = self._misses = 0
         self._lock = threading.RLock()
         signature = self._signature.signature
@@ -354,8 +358,8 @@ class Compiled(Generic[P, R]):
         self, arguments: Arguments, failure: str | None, args: Any, kwargs: Any
     ) -> tuple[Lowered, Arguments]:
         """Compile for a call, with numbers outside that have changed as inputs if that can be."""
-        changed = self._loosen(arguments)
-        reason = self._why(arguments, failure, changed)
+        self._news = self._loosen(arguments)
+        reason = self._why(arguments, failure)
         try:
             return self._compile_some_way(arguments, reason, args, kwargs)
         except _PinnedError:
@@ -381,7 +385,8 @@ class Compiled(Generic[P, R]):
     ) -> tuple[Lowered, Arguments] | None:
         """Compile for the value of a number that was an input, or of all: tracing may need it. None if that does not help."""
         loose = self._loose
-        ways = dict.fromkeys([*((place,) for place in loose), tuple(loose)]) if loose else ()
+        some = list(loose)[:_MOST_TRIED]
+        ways = dict.fromkeys([*((place,) for place in some), tuple(loose)]) if loose else ()
         for places in ways:
             self._loose = {p: name for p, name in loose.items() if p not in places}
             try:
@@ -560,6 +565,13 @@ class Compiled(Generic[P, R]):
             times.update(made.times)
             if made.direct is not None:
                 self._install(made.direct, pattern, optimized)
+        read = {item.key for item in traced.captures if item.number is not None}
+        names = dict.fromkeys(
+            f"`{name}`" for place, name in self._news.items() if place[-1] in read
+        )
+        if names:
+            reason += f"; from now on calls read {', '.join(names)}"
+        self._news = {}
         log("compile", "%s: %s", name, ", ".join(f"{k} {1e3 * v:.1f} ms" for k, v in times.items()))
         log("compile", "%s: %s", name, reason)
         self._reasons.append(reason)
@@ -569,13 +581,10 @@ class Compiled(Generic[P, R]):
         self,
         arguments: Arguments,
         failure: str | None,
-        inputs: Mapping[Any, Any] = types.MappingProxyType({}),
     ) -> str:
         if failure is not None:
             log("guards", "%s: %s", self._name, failure)
-            names = ", ".join(dict.fromkeys(f"`{key}`" for key in inputs.values()))
-            more = f"; from now on calls read {names}" if names else ""
-            return f"something outside the function changed: {failure}{more}"
+            return f"something outside the function changed: {failure}"
         last = self._last_key
         if last is None:
             return "first call"

@@ -18,7 +18,7 @@ import numpy as np
 
 from dsl.errors import BranchError, UnsupportedError
 from dsl.frontend.calls import BUILTINS, CALLED, call
-from dsl.frontend.captures import from_outside, is_numeric
+from dsl.frontend.captures import fill, from_outside, is_numeric
 from dsl.frontend.choices import note_change, note_reading
 from dsl.frontend.convert import MUTATORS
 from dsl.frontend.leaves import the_trace
@@ -150,6 +150,7 @@ def attribute_to_change(obj: Any, name: str) -> Any:
     mine = is_mutable(held) and not is_tree and not OBJECTS[0].is_made(held)
     if trace is not None and mine and (len(trace.scopes) > 1 or id(obj) in trace.outside):
         open_attribute(trace.scopes[-1], obj, name)
+        fill(held, obj, name)
     return read_attribute(obj, name)
 
 
@@ -307,7 +308,7 @@ def _note_all(obj: Any) -> None:
     trace = current_trace()
     held = getattr(obj, "__dict__", None)
     if trace is not None and id(obj) in trace.outside and isinstance(held, dict):
-        from_outside(obj, "__dict__", held)
+        from_outside(obj, "__dict__", held, as_is=True)
         for name, value in held.items():
             if is_numeric(value):
                 from_outside(obj, name, value)

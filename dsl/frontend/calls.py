@@ -243,11 +243,11 @@ def _watch_defaults(fn: types.FunctionType) -> None:
     if id(fn) in the_trace().outside:
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(fn, name):
-                from_outside(fn, name, getattr(fn, name))
+                from_outside(fn, name, getattr(fn, name), as_is=True)
     for holder in (fn.__defaults__ or (), fn.__kwdefaults__ or {}):
         for key, item in holder.items() if isinstance(holder, dict) else enumerate(holder):
             if is_mutable(item):
-                from_outside(holder, key, item, earlier=True)
+                from_outside(holder, key, item, earlier=True, as_is=True)
 
 
 def _open_defaults(fn: types.FunctionType, scope: Scope) -> None:

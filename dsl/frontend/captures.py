@@ -19,7 +19,7 @@ import numpy as np
 from dsl.errors import LeakError
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
-from dsl.frontend.roles import plays_role
+from dsl.frontend.roles import is_watched, plays_role
 from dsl.frontend.scopes import FROM_OUTSIDE, Capture, Storage, Trace, current_trace
 from dsl.frontend.signature import describe, is_number
 from dsl.frontend.traced import Kind, Traced, constant, native_dtype, supported_dtype
@@ -32,6 +32,7 @@ __all__ = [
     "adopt",
     "arrays_of",
     "capture",
+    "fill",
     "from_outside",
     "is_numeric",
     "put_originals_back",
@@ -81,22 +82,28 @@ def _capture_number(holder: Any, key: Any, value: Any) -> Traced | None:
     return Traced(found, (), kind)
 
 
-def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) -> Any:
+def from_outside(
+    holder: Any, key: Any, value: Any, *, earlier: bool = False, as_is: bool = False
+) -> Any:
     """Take a value that lives outside the trace: arrays become inputs, others are guarded.
 
-    `earlier` says that it was surely there before the trace began; so was what it holds.
+    `earlier` says that it was surely there before the trace began; so was what it holds. Of what the caller has `as_is`, and not as
+    it is returned, numbers are not inputs.
     """
     trace = current_trace()
     if trace is None or isinstance(value, (Traced, types.ModuleType)):
         return value
+    holder, value = trace.stand_ins.original(holder), trace.stand_ins.original(value)
     if isinstance(value, np.ndarray):
         return capture(holder, key, value)
     if isinstance(holder, types.ModuleType) and not is_users(holder):
         return value
     guard = (id(holder), key)
-    is_loose = trace.roles.place(holder, key) in trace.loose
+    place = trace.roles.place(holder, key)
+    is_loose = place in trace.loose and not as_is and not is_watched(holder)
     if is_loose and (number := _capture_number(holder, key, value)) is not None:
         return number
+    is_new = id(value) not in trace.outside and not as_is
     if guard not in trace.guards:
         trace.guards[guard] = (holder, key, value)
     if id(value) not in trace.outside:
@@ -105,7 +112,32 @@ def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) ->
     trace.roles.add(holder, key, value)
     if earlier or id(holder) in trace.originals:
         _note_earlier(trace, value)
-    return value
+    if not is_new and id(value) not in trace.stand_ins.copies:
+        return value
+    return _standing(trace, value, place)
+
+
+def _standing(trace: Trace, value: Any, place: Any) -> Any:
+    """Return what stands for something from outside that tracing sees for the first time."""
+    seen = trace.outside.keys() - {id(value)} if trace.stand_ins.around else ()
+    stands = trace.stand_ins.of(value, place, _number_in, seen)
+    for number, (_, made) in trace.stand_ins.copies.items() if stands is not value else ():
+        trace.outside.setdefault(id(made), made)
+        trace.outside.setdefault(number, trace.stand_ins.copies[number][0])
+    return stands
+
+
+def _number_in(held: Any, key: Any, value: Any) -> Any:
+    """Return the handle of a number in a container from outside, or what it is if it cannot be an input."""
+    number = _capture_number(held, key, value)
+    return value if number is None else number
+
+
+def fill(held: Any, holder: Any, key: Any) -> None:
+    """Put handles of numbers that change into a container that the function is about to change, in the attribute of an object."""
+    trace = the_trace()
+    if len(trace.scopes) == 1 and id(held) not in trace.outside:
+        trace.stand_ins.fill(held, trace.roles.place(holder, key), _number_in)
 
 
 def _note_arrays(trace: Trace, held: Any, depth: int = 4) -> None:

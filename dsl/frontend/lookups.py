@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsl.frontend.roles import Attributes, Presence, Role, held_in, is_plain_tuple
-from dsl.frontend.scopes import Item
-from dsl.frontend.signature import Same
+from dsl.frontend.scopes import Item, Trace
+from dsl.frontend.signature import Same, is_number
 from dsl.ir.sameness import identity
 
 __all__ = [
-    "acting", "contents_acted", "contents_of", "is_found_at", "is_same", "is_watched", "kind_of", "look_up", "place_of",
+    "ANY",
+    "acting",
+    "changed_in",
+    "contents_acted",
+    "contents_but_inputs",
+    "contents_of",
+    "is_found_at",
+    "is_same",
+    "kind_of",
+    "look_up",
+    "place_of",
 ]  # fmt: skip
 
 
@@ -65,11 +75,53 @@ def place_of(holder: Any, key: Any) -> Any:
 
 def contents_acted(contents: Any, objects: Sequence[Any]) -> Any:
     """Return a description by `contents_of` with the objects in it that play the roles."""
+    if contents is ANY:
+        return contents
     if isinstance(contents, Same):
         return Same(acting(contents.item, objects)) if type(contents.item) is Role else contents
     if isinstance(contents, tuple) and isinstance(contents[1], list):
         return contents[0], [(key, contents_acted(item, objects)) for key, item in contents[1]]
     return contents
+
+
+class _Any:
+    """Equals whatever a container holds at a place, which is an input."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ANY = _Any()
+
+
+def contents_but_inputs(held: Any, contents: Any, trace: Trace) -> Any:
+    """Return a description by `contents_of` that holds for all numbers that are inputs, if tracing has seen no others."""
+    if id(held) not in trace.stand_ins.copies:
+        return contents
+    items = []
+    for key, item in contents[1]:
+        is_input = isinstance(item, Same) and (id(held), key) in trace.captures
+        items.append((key, ANY if is_input else contents_but_inputs(held[key], item, trace)))
+    return contents[0], items
+
+
+def changed_in(found: Any, contents: Any, place: Any, name: str) -> Iterator[tuple[Any, str]]:
+    """Yield the places of numbers in a container that are others than a description by `contents_of` says, and their names."""
+    if (
+        type(found) not in (list, dict)
+        or not isinstance(contents, tuple)
+        or len(found) != len(contents[1])
+    ):
+        return
+    for key, item in contents[1]:
+        now = look_up(found, key)
+        if isinstance(item, Same) and is_number(item.item):
+            if type(now) is type(item.item) and not is_same(now, item.item):
+                yield (*place, key), f"{name}[{key!r}]"
+        else:
+            yield from changed_in(now, item, (*place, key), f"{name}[{key!r}]")
 
 
 def contents_of(found: Any, depth: int = 4) -> Any:
@@ -89,13 +141,6 @@ def _item(item: Any, depth: int) -> Any:
     if isinstance(item, np.ndarray):
         return item.dtype, item.shape  # arrays are inputs
     return contents_of(item, depth) or Same(item)
-
-
-def is_watched(holder: Any) -> bool:
-    """Tell whether an object is a container that is compared as a whole, other than a module's variables."""
-    return isinstance(holder, (list, tuple, collections.deque)) or (
-        isinstance(holder, dict) and "__builtins__" not in holder
-    )
 
 
 def is_same(found: Any, expected: Any) -> bool:

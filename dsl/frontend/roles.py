@@ -28,6 +28,7 @@ __all__ = [
     "Roles",
     "held_in",
     "is_plain_tuple",
+    "is_watched",
     "places_in",
     "plays_role",
     "stands_in",
@@ -107,6 +108,13 @@ _KNOWN = (
     types.ModuleType, functools.partial,
 )  # fmt: skip
 _SPECIAL = ("dsl_flatten", "dsl_inline", "dsl_device", "__cuda_array_interface__", "__array__")
+
+
+def is_watched(holder: Any) -> bool:
+    """Tell whether an object is a container that is compared as a whole, other than a module's variables."""
+    return isinstance(holder, (list, tuple, collections.deque)) or (
+        isinstance(holder, dict) and "__builtins__" not in holder
+    )
 
 
 def plays_role(item: Any) -> bool:

@@ -28,6 +28,7 @@ from dsl.errors import AliasError, ConversionError, InternalError, LeakError
 from dsl.frontend.bounds import Place, check, check_unused
 from dsl.frontend.code_table import CodeTable
 from dsl.frontend.roles import Roles
+from dsl.frontend.stand_ins import StandIns
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike, lower_bound
 from dsl.ir.facts import fits, may_raise
@@ -619,6 +620,7 @@ class Trace:
         self.touched: dict[int, Location | None] = {}  # where these were changed last
         self.shared: list[tuple[Any, Any, int]] = []
         self.roles = Roles()  # of objects from outside
+        self.stand_ins = StandIns()  # for containers from outside
         self.structures: list[tuple[Any, list[Any]]] = []
         self.made: dict[
             int, tuple[Any, Scope]

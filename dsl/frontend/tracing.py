@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,17 +21,18 @@ from dsl.frontend.iterators import Cursor
 from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.lookups import (
     acting,
+    changed_in,
     contents_acted,
+    contents_but_inputs,
     contents_of,
     is_found_at,
     is_same,
-    is_watched,
     kind_of,
     look_up,
     place_of,
 )
 from dsl.frontend.order import argument_strides, memory_order
-from dsl.frontend.roles import OfClass, Role, places_in
+from dsl.frontend.roles import OfClass, Role, is_watched, places_in
 from dsl.frontend.scopes import (
     Capture,
     Storage,
@@ -175,7 +176,7 @@ class TracedFunction:
             )
             if found is not wanted and not is_same(found, wanted):
                 return f"`{key}` changed from {wanted!r} to {found!r}"
-            if contents is not None and contents_of(found) != contents_acted(contents, objects):
+            if contents is not None and contents_acted(contents, objects) != contents_of(found):
                 return f"the contents of `{key}` changed"
         return self._failure_of_arrays(arguments, objects)
 
@@ -211,7 +212,11 @@ class TracedFunction:
         """Return the places outside whose numbers have changed since the trace, and their keys."""
         objects = self.cast(arguments)
         changed: dict[Any, Any] = {}
-        for holder, key, expected, _ in () if isinstance(objects, str) else self.guards:
+        for holder, key, expected, contents in () if isinstance(objects, str) else self.guards:
+            if contents is not None:
+                found = look_up(acting(holder, objects), key)
+                inside = dict(changed_in(found, contents, place_of(holder, key), str(key)))
+                changed.update(inside if len(inside) <= _MOST_INSIDE else {})
             if is_number(expected) and not is_watched(held := acting(holder, objects)):
                 found = look_up(held, key)
                 if type(found) is type(expected) and not is_same(found, expected):
@@ -338,6 +343,9 @@ def _owner(array: Any) -> Any:
 _KINDS = {Kind.SCALAR: "scalar", Kind.PYTHON: "python"}
 
 
+_MOST_INSIDE = 32  # numbers in one container that become inputs
+
+
 class _Delivery:
     """Turns sources into the objects that the caller gets; one output gives one array, however often it is asked for."""
 
@@ -404,7 +412,7 @@ class _Delivery:
 
 def trace_call(
     fn: Callable[..., Any], arguments: Arguments, name: str, pattern: Pattern | None = None, *,
-    cautious: bool = False, loose: Container[tuple[int, Any]] = (),
+    cautious: bool = False, loose: Collection[Any] = (),
 ) -> TracedFunction:  # fmt: skip
     """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes.
 
@@ -414,6 +422,7 @@ def trace_call(
     refuse_generator(fn)
     trace = Trace(name)
     trace.cautious, trace.loose = cautious, loose
+    trace.stand_ins.watch_for(loose)
     try:
         return _trace_once(trace, fn, arguments, name, pattern)
     except Exception as error:
@@ -422,6 +431,7 @@ def trace_call(
         looped = error
     again = Trace(name)
     again.unrolls, again.cautious, again.loose = True, cautious, loose
+    again.stand_ins.watch_for(loose)
     try:
         return _trace_once(again, fn, arguments, name, pattern)
     except DslError:
@@ -637,6 +647,7 @@ def _finish(
     definition: Location | None,
 ) -> TracedFunction:
     _refuse_stand_ins(trace, result)
+    trace.stand_ins.refuse_changes(trace.roles.pinned)
     outputs = _Outputs(trace)
     trace.finishing = True
     trace.root.loc = trace.root.loc or definition
@@ -654,7 +665,10 @@ def _finish(
     if len(trace.scopes) != 1:
         raise InternalError("a region was left open while tracing", location=None)
     captures = sorted(trace.captures.values(), key=_origin)
-    guards = [(*guard, contents_of(guard[2])) for guard in trace.guards.values()]
+    guards = [
+        (holder, key, value, contents_but_inputs(value, contents_of(value), trace))
+        for holder, key, value in trace.guards.values()
+    ]
     made = TracedFunction(
         graph,
         inputs,

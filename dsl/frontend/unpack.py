@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.frontend.lookups import contents_of, is_found_at, look_up
+from dsl.frontend.lookups import ANY, contents_of, is_found_at, look_up
 from dsl.frontend.roles import Attributes, OfClass, Presence, Role, held_in
 from dsl.frontend.scopes import Item
 from dsl.frontend.signature import Same
@@ -100,6 +100,8 @@ class _Source:
             return f"{self.held(holder)}.cell_contents"
         if type(holder) is dict:
             return f"{self.held(holder.get)}({self.key(key)})"
+        if type(holder) in (list, tuple) and type(key) is int:
+            return f"{self.held(holder)}[{key}]"
         if isinstance(key, Item) or not isinstance(key, str) or isinstance(holder, dict):
             return f"{_OWN}look_up({self.held(holder)}, {self.key(key)})"
         return f"{_OWN}getattr({self.held(holder)}, {self.key(key)}, None)"
@@ -166,6 +168,8 @@ class _Source:
         )
         self.require(f"{_OWN}type({name}) is {self.held(kind)} and {same}")
         for key, item in items:
+            if item is ANY:
+                continue
             part = self.variable(f"{name}[{self.key(key)}]")
             if isinstance(item, Same) and type(item.item) in _NUMBERS:
                 self.same(part, item.item, equal=True)
