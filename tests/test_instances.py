@@ -423,6 +423,28 @@ def test_numbers_of_objects_in_a_dict_outside_are_looked_at() -> None:
         np.testing.assert_array_equal(compiled(X), X * (3.0 + k))
 
 
+class Scaled:
+    def __init__(self, n: float) -> None:
+        self.n, self.w = n, full(n)
+
+    def step(self, x):
+        return x * self.n + self.w
+
+    __call__ = step
+
+
+@pytest.mark.parametrize(
+    "taken", [lambda o: o.step, lambda o: o, lambda o: functools.partial(Scaled.step, o)]
+)
+def test_objects_that_the_compiled_function_belongs_to(taken: Any) -> None:
+    o = Scaled(1.0)
+    compiled = dsl.jit(taken(o))
+    for k in range(5):
+        o.n, o.w = 1.0 * k, full(k + 1)
+        np.testing.assert_array_equal(compiled(X), X * k + k + 1)
+    assert compiled.cache_info().misses == 2
+
+
 def test_many_threads_with_objects_of_their_own() -> None:
     step, wrong = dsl.jit(lambda o, x: o.w * x * o.n), []
 

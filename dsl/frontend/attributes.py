@@ -98,7 +98,7 @@ def _is_outside(trace: Trace, obj: Any) -> bool:
     if trace.roles.of(obj) is not None:
         trace.outside[id(obj)] = obj
         return True
-    if stands_in(obj) and id(obj) not in trace.made and id(obj) not in trace.roles.made:
+    if stands_in(obj) and not trace.is_known(obj):
         trace.roles.note_native(obj)
     return False
 
@@ -300,7 +300,10 @@ def _dir(obj: Any) -> list[str]:
 
 def _copied(obj: Any) -> Any:
     _note_all(obj)
-    return copy.copy(obj)
+    made = copy.copy(obj)
+    if (trace := current_trace()) is not None and stands_in(made):
+        trace.roles.made[id(made)] = made
+    return made
 
 
 def _note_all(obj: Any) -> None:

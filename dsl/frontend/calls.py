@@ -33,6 +33,7 @@ from dsl.frontend.library import CREATORS, has_traced, implementation, unsupport
 from dsl.frontend.objects import is_plain_type, note_made
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.own_items import CALL, given_items
+from dsl.frontend.roles import stands_in
 from dsl.frontend.scopes import Scope, current_trace, here
 from dsl.frontend.state import Undefined, is_mutable, open_attribute
 from dsl.frontend.traced import _FUNCTIONS, Traced, lift
@@ -155,6 +156,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         if id(fn) in the_trace().outside:
             from_outside(fn, "__func__", fn.__func__)
             from_outside(fn, "__self__", fn.__self__)
+        _note_met(fn.__self__)
         return call(fn.__func__, fn.__self__, *args, **kwargs)
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
@@ -274,6 +276,8 @@ def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
             except NonConcreteError:
                 raise unsupported(fn) from None
         result = fn(*args, **kwargs)
+        if not is_converted(fn):
+            _made(result)
         return result if is_converted(fn) or package_of(fn) == "dsl" else adopt(result)
     args, kwargs = _with_default_arrays(fn, args, kwargs)
     return converted(fn)(*args, **kwargs)
@@ -285,6 +289,22 @@ def _note_native(fn: Any, args: Any, kwargs: Any) -> None:
     if package_of(fn) == "dsl":
         given = tuple(a for a in given if not isinstance(a, types.MethodType))
     the_trace().roles.note_native(*given, arrays=package_of(fn) != "dsl")
+
+
+def _note_met(*items: Any) -> None:
+    """Note objects that nothing traced has led to, such as that of `dsl.grad(model.loss)`: they were there before."""
+    trace = the_trace()
+    for item in items:
+        if stands_in(item) and not trace.is_known(item):
+            trace.outside[id(item)] = item
+            trace.roles.pinned = True
+
+
+def _made(result: Any) -> Any:
+    """Note an object that code which is not traced has made."""
+    if stands_in(result) and not (trace := the_trace()).is_known(result):
+        trace.roles.made[id(result)] = result
+    return result
 
 
 def _with_default_arrays(fn: types.FunctionType, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -368,12 +388,12 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     ):
         the_trace().roles.note_native(*args, *kwargs.values(), arrays=True)
     if not is_open or not isinstance(init, types.FunctionType) or not is_traced_code(init, args):
-        return cls(*given_items(cls, args), **kwargs)
+        return _made(cls(*given_items(cls, args), **kwargs))
     try:
         made = converted(init)
     except SourceError:
         the_trace().roles.note_native(*args, *kwargs.values(), arrays=True)
-        return cls(*args, **kwargs)
+        return _made(cls(*args, **kwargs))
     obj: Any = object.__new__(cls)
     note_made(obj)
     made(obj, *args, **kwargs)
@@ -439,6 +459,7 @@ def _call_partial(fn: functools.partial[Any], args: Any, kwargs: Any) -> Any:
     if id(fn) in the_trace().outside:
         given = tuple(from_outside(given, k, item) for k, item in enumerate(given))
         named = arrays_of(from_outside(fn, "keywords", named))
+    _note_met(*given, *named.values())
     return call(fn.func, *given, *args, **{**named, **kwargs})
 
 
@@ -457,6 +478,7 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
         return inner(fn, args, kwargs)
     method = getattr(type(fn), "__call__", None)  # noqa: B004
     if isinstance(method, types.FunctionType) and (is_users(method) or is_polynomial(method)):
+        _note_met(fn)
         return call(method, fn, *args, **kwargs)
     if isinstance(fn, np.vectorize) and (has_traced(args) or has_traced(kwargs)):
         from dsl.frontend import folds

@@ -655,6 +655,12 @@ class Trace:
             Any, list[int]
         ] = {}  # numbers of scopes around calls of a function, of a trial
 
+    def is_known(self, item: Any) -> bool:
+        """Tell whether tracing has met an object outside, or has made it."""
+        number = id(item)
+        known = number in self.outside or number in self.made or number in self.roles.made
+        return known or self.roles.of(item) is not None
+
     def adopt(self, resource: Any) -> str:
         """Return the name under which nodes refer to a variable or queue."""
         if id(resource) not in self._names:

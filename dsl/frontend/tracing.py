@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,7 +33,7 @@ from dsl.frontend.lookups import (
     place_of,
 )
 from dsl.frontend.order import argument_strides, memory_order
-from dsl.frontend.roles import OfClass, Role, is_watched, places_in
+from dsl.frontend.roles import OfClass, Role, is_watched, places_in, stands_in
 from dsl.frontend.scopes import (
     Capture,
     Storage,
@@ -453,6 +454,8 @@ def _trace_once(
         before = {key: flatten(value) for key, value in tree.items()}
         args, kwargs = _spread(fn, bound)
         trace.earlier.add(getattr(fn, "__code__", None))
+        if isinstance(fn, (types.MethodType, functools.partial)) or stands_in(fn):
+            trace.outside[id(fn)] = fn  # and what it holds
         try:
             with undone_on_error(trace.root):
                 result = call(fn, *args, **kwargs)
