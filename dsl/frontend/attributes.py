@@ -146,12 +146,19 @@ def attribute_to_change(obj: Any, name: str) -> Any:
     held = getattr(obj, name, None)
     if trace is not None and is_opaque(held) and len(trace.scopes) > 1:
         _refuse_opaque(obj, name, held)
-    is_tree = hasattr(obj, "__dataclass_fields__") or was_made_here(obj)
+    is_tree = _is_tree(trace, obj) or was_made_here(obj)
     mine = is_mutable(held) and not is_tree and not OBJECTS[0].is_made(held)
     if trace is not None and mine and (len(trace.scopes) > 1 or id(obj) in trace.outside):
         open_attribute(trace.scopes[-1], obj, name)
         fill(held, obj, name)
     return read_attribute(obj, name)
+
+
+def _is_tree(trace: Trace | None, obj: Any) -> bool:
+    """Tell whether an object is a dataclass that was passed or made here: a tree of its fields, which go where it goes."""
+    if not hasattr(obj, "__dataclass_fields__"):
+        return False
+    return trace is None or id(obj) not in trace.outside
 
 
 def _refuse_opaque(obj: Any, name: str, held: Any) -> None:
@@ -224,7 +231,7 @@ def _set_plainly(obj: Any, name: str, value: Any) -> None:
         return call(setter, obj, value)  # type: ignore[no-any-return]
     if (
         trace is not None
-        and not hasattr(obj, "__dataclass_fields__")
+        and not _is_tree(trace, obj)
         and not isinstance(obj, Traced)
         and not was_made_here(obj)
     ):
