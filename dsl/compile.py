@@ -34,6 +34,7 @@ from dsl.errors import (
 from dsl.executables import executable, run, touched
 from dsl.frontend import functions, library
 from dsl.frontend.calls import call as call_traced
+from dsl.frontend.kin import Kin, Taken, has_kin, key_of
 from dsl.frontend.scopes import current_trace, device_of_calls
 from dsl.frontend.signature import Arguments, Leaf, Needs, Signature, family_of
 from dsl.frontend.sizes import Family, Pattern, what_changed
@@ -87,6 +88,7 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
+_KIN: Kin[Lowered] = Kin()
 _IMPLIED: dict[Pass, Pass] = {canonicalize: dce}  # which pass another one ends with
 
 
@@ -193,6 +195,8 @@ class Compiled(Generic[P, R]):
         self._objects: dict[Any, None] = {}  # families for certain objects, the latest last
         self._last_key: Any = None
         self._reasons: list[str] = []
+        self._taken: list[str] = []  # why that was compiled which another function had
+        self._uninstalled: list[Taken[Lowered]] = []
         self._needs = Needs()
         self._pinned: set[Any] = (
             set()
@@ -203,8 +207,8 @@ class Compiled(Generic[P, R]):
         self._hits = self._misses = 0
         self._lock = threading.RLock()
         signature = self._signature.signature
-        self._builtins = _Builtins(types.MethodType(Compiled.__call__, self), signature)
-        self._timed = _Builtins(self._call, signature, timed=True)
+        self._builtins = _Builtins(types.MethodType(Compiled.__call__, self), signature, fn)
+        self._timed = _Builtins(self._call, signature, fn, timed=True)
         self._untimed: list[tuple[Direct, bool]] = []  # those that have no clocks yet
         self._elsewhere: dict[str, Compiled[P, R]] = {}  # the same, where `with dsl.device` says
 
@@ -330,6 +334,7 @@ class Compiled(Generic[P, R]):
     def _take_apart(self, args: Any, kwargs: Any, needs: Needs) -> Arguments:
         """Bind a call and describe it: objects by their classes or, where tracing saw more of them, as these very objects."""
         arguments = self._signature.take_apart(args, kwargs, needs)
+        arguments.function = self._fn
         if arguments.is_open and arguments.family in self._pinned:
             return arguments.pinned()
         return arguments
@@ -340,10 +345,15 @@ class Compiled(Generic[P, R]):
         """Return the graph for a call, the arguments as it takes them, and whether it was compiled just now."""
         found, _ = self._find(arguments)
         if found is not None:
+            if self._uninstalled:
+                self._install_taken()
             return found, arguments, False
         with self._lock:
             found, failure = self._find(arguments)
             if found is not None:  # another thread compiled it meanwhile
+                return found, arguments, False
+            found = self._take_over(arguments)
+            if found is not None:
                 return found, arguments, False
             self._misses += 1
             try:
@@ -353,6 +363,38 @@ class Compiled(Generic[P, R]):
                 self._misses -= 1
                 arguments = arguments.pinned()
         return self._entry(arguments, args, kwargs)
+
+    def _take_over(self, arguments: Arguments) -> Lowered | None:
+        """Return what was compiled for another function of the same code, if it serves this one's objects."""
+        for taken in _KIN.fitting(key_of(self._fn, self._options), arguments):
+            if taken.entry.traced.guard_failure(arguments) is None:
+                self._hits += 1
+                self._taken.append(taken.entry.reason)
+                self._uninstalled.append(taken)
+                family = self._families.setdefault(arguments.family, Family())
+                if taken.pattern is not None:
+                    family.add(taken.pattern, taken.entry)
+                else:
+                    self._keep(arguments, taken.entry)
+                    family.seen = family.seen or Pattern.fixed(arguments.sizes)
+                self._last_key = arguments.key
+                return taken.entry
+        return None
+
+    def _install_taken(self) -> None:
+        """Let built-ins take the calls of what was taken over, once there is a second one."""
+        with self._lock:
+            while self._uninstalled:
+                taken = self._uninstalled.pop(0)
+                made = taken.entry.executable
+                if isinstance(made, Executable) and made.direct is not None:
+                    self._install(made.direct, taken.pattern, taken.entry.optimized)
+
+    def _offer(self, arguments: Arguments, pattern: Pattern | None, entry: Lowered) -> None:
+        """Let other functions of the same code take over what was compiled, if it may serve their objects."""
+        if has_kin(entry.traced.roles, entry.traced.guards):
+            kept = Taken(arguments.key, arguments.family, pattern, entry)
+            _KIN.add(key_of(self._fn, self._options), kept)
 
     def _compile_for(
         self, arguments: Arguments, failure: str | None, args: Any, kwargs: Any
@@ -374,7 +416,8 @@ class Compiled(Generic[P, R]):
     def _loosen(self, arguments: Arguments) -> dict[Any, Any]:
         """Note which numbers outside have changed since graphs for such a call were made: they become inputs. Return the new ones."""
         changed: dict[Any, Any] = {}
-        for entry in self._candidates(arguments):
+        kin = _KIN.fitting(key_of(self._fn, self._options), arguments)
+        for entry in (*self._candidates(arguments), *(taken.entry for taken in kin)):
             changed.update(entry.traced.changed_numbers(arguments))
         new = {place: name for place, name in changed.items() if place not in self._fixed}
         self._loose.update(new)
@@ -575,7 +618,9 @@ class Compiled(Generic[P, R]):
         log("compile", "%s: %s", name, ", ".join(f"{k} {1e3 * v:.1f} ms" for k, v in times.items()))
         log("compile", "%s: %s", name, reason)
         self._reasons.append(reason)
-        return Lowered(name, traced, optimized, reason, times, made, pattern=pattern)
+        entry = Lowered(name, traced, optimized, reason, times, made, pattern=pattern)
+        self._offer(arguments, pattern, entry)
+        return entry
 
     def _why(
         self,
@@ -640,6 +685,8 @@ class Compiled(Generic[P, R]):
         """Say why the function was compiled, each time."""
         lines = [f"{self._name}: compiled {len(self._reasons)} times"]
         lines += [f"  {k + 1}. {reason}" for k, reason in enumerate(self._reasons)]
+        whose = "taken over from another function of the same code"
+        lines += [f"  {whose}: {reason}" for reason in self._taken]
         slow = sorted({line for entry in self._compiled() for line in entry.fallbacks()})
         if slow:
             lines.append("without native code, run by NumPy: " + "; ".join(slow))
@@ -660,9 +707,9 @@ class _Builtins:
     """
 
     def __init__(
-        self, last: Callable[..., Any], signature: inspect.Signature, timed: bool = False
+        self, last: Callable[..., Any], signature: inspect.Signature, fn: Any, timed: bool = False
     ) -> None:
-        self.last, self.signature, self.timed = last, signature, timed
+        self.last, self.signature, self.fn, self.timed = last, signature, fn, timed
         self.made: list[Any] = []
         self.before = 0  # hits of those that are gone, without first calls
         self.taker = last
@@ -673,7 +720,7 @@ class _Builtins:
             self.before = self.hits()
             self.made, self.taker = [], self.last
         retry = self.last if repeatable else None
-        found = direct.make(self.taker, retry, self.signature, self.timed)
+        found = direct.make(self.taker, retry, self.signature, self.fn, self.timed)
         if found is None:
             return None
         call, counted = found

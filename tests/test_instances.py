@@ -445,6 +445,66 @@ def test_objects_that_the_compiled_function_belongs_to(taken: Any) -> None:
     assert compiled.cache_info().misses == 2
 
 
+class Trained:
+    """Compiles a method of its own, as many do."""
+
+    def __init__(self, n: float) -> None:
+        self.n, self.w, self.settings = n, full(n), {"rate": n}
+        self.step = dsl.jit(self._step)
+
+    def _step(self, x):
+        self.n += 1
+        return x * self.n + self.w * self.settings["rate"]
+
+
+class Doubly(Trained):
+    pass
+
+
+def test_methods_that_are_compiled_for_each_object_take_over_what_others_have() -> None:
+    misses, alive = 0, []
+    for k in range(20):
+        kind = Doubly if k % 5 == 0 else Trained
+        mine, other = kind(float(k)), kind(float(k))
+        for _ in range(3):
+            np.testing.assert_array_equal(mine.step(X), other._step(X))
+            assert mine.n == other.n
+        misses += mine.step.cache_info().misses
+        alive.append(weakref.ref(mine))
+    assert misses <= 6
+    assert mine.step.cache_info() == (3, 0, 1)
+    assert "compiled 0 times\n  taken over from another function" in mine.step.explain()
+    del mine
+    gc.collect()
+    assert not any(ref() is not None for ref in alive)
+
+
+def test_functions_that_close_over_objects_take_over_what_others_have() -> None:
+    def make(model, other, k):
+        return lambda x: x * model.n + model.w * k + (other is model)
+
+    misses = 0
+    for k in range(12):
+        model = Model(float(k))
+        plain = make(model, model if k % 2 else Model(1.0), k // 6)
+        compiled = dsl.jit(plain)
+        for _ in range(3):
+            np.testing.assert_array_equal(compiled(X), plain(X))
+            model.n += 1
+        misses += compiled.cache_info().misses
+    assert misses <= 6
+
+
+def test_other_options_take_nothing_over() -> None:
+    for backend in ("native", "interpreter"):
+        with dsl.config.override(backend=backend):
+            scaled = Scaled(2.0)
+            compiled = dsl.jit(scaled.step)
+            np.testing.assert_array_equal(compiled(X), scaled.step(X))
+            made = compiled.lower(X).executable
+            assert hasattr(made, "native") == (backend == "native")
+
+
 def test_many_threads_with_objects_of_their_own() -> None:
     step, wrong = dsl.jit(lambda o, x: o.w * x * o.n), []
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from dsl.config import OPTIONS, config
-from dsl.frontend.roles import FUNCTION, Role, has_own_objects, is_users_class
+from dsl.frontend.roles import FUNCTION, Role, has_own_objects, is_users_class, stands_in
 from dsl.frontend.signature import Arguments
 from dsl.frontend.sizes import Pattern
 
@@ -75,7 +75,16 @@ def key_of(fn: Callable[..., Any], options: dict[str, Any]) -> Any:
     return plain.__code__, id(plain.__globals__), repr(sorted(options.items())), in_force
 
 
-def has_kin(roles: list[Role]) -> bool:
-    """Tell whether a traced function found the user's objects through itself."""
+def has_kin(roles: list[Role], guards: list[Any]) -> bool:
+    """Tell whether a traced function found the user's objects through itself, and is bound to no others."""
     through = any(role.holder is None and role.key is FUNCTION for role in roles)
-    return through and any(is_users_class(role.kind) for role in roles)
+    fixed = (item for holder, _, expected, _ in guards for item in (holder, expected))
+    return (
+        through
+        and any(is_users_class(role.kind) for role in roles)
+        and not any(map(_is_bound, fixed))
+    )
+
+
+def _is_bound(item: Any) -> bool:
+    return stands_in(item) or isinstance(item, types.CellType) or has_own_objects(item)

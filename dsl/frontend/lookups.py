@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl.frontend.roles import Attributes, Presence, Role, held_in, is_plain_tuple
+from dsl.frontend.roles import Attributes, Closure, Presence, Role, held_in, is_plain_tuple
 from dsl.frontend.scopes import Item, Trace
 from dsl.frontend.signature import Same, is_number
 from dsl.ir.sameness import identity
@@ -37,6 +37,8 @@ def look_up(holder: Any, key: Any) -> Any:
     """Read a captured object again."""
     if key is Attributes:
         return getattr(holder, "__dict__", None)
+    if type(key) is Closure:
+        return holder.__closure__[key.number]
     if isinstance(holder, types.CellType):
         try:
             return holder.cell_contents

@@ -21,13 +21,17 @@ import numpy as np
 from dsl.frontend.packages import is_users
 
 __all__ = [
+    "FUNCTION",
     "Attributes",
+    "Closure",
     "OfClass",
     "Presence",
     "Role",
     "Roles",
+    "has_own_objects",
     "held_in",
     "is_plain_tuple",
+    "is_users_class",
     "is_watched",
     "places_in",
     "plays_role",
@@ -82,16 +86,27 @@ def held_in(presence: Presence) -> Any:
     return object.__getattribute__(presence, "held")
 
 
+@dataclass(frozen=True)
+class Closure:
+    """The key of a variable of a function around, in its closure."""
+
+    number: int
+
+
+class FUNCTION:
+    """The key of the function itself, which calls find by their arguments."""
+
+
 class Attributes:
     """The key of the dict of an object's attributes, which tracing looks into by itself."""
 
 
 def stands_in(item: Any) -> bool:
     """Tell whether an object is one of the user's for which another of its class may do."""
-    return _is_users_class(type(item))
+    return is_users_class(type(item))
 
 
-def _is_users_class(cls: type) -> bool:
+def is_users_class(cls: type) -> bool:
     if cls is types.SimpleNamespace:
         return True
     if type(cls) is not type and type(cls) is not abc.ABCMeta:
@@ -154,6 +169,13 @@ class Roles:
         else:
             self._add(item, None, leaf, (leaf,))
 
+    def add_function(self, fn: Any) -> None:
+        """Note the function that is traced, if it has objects of its own, and the variables of its closure."""
+        if has_own_objects(fn):
+            self._add(fn, None, FUNCTION, (FUNCTION,))
+            for number, cell in enumerate(getattr(fn, "__closure__", None) or ()):
+                self._add(cell, fn, Closure(number), (FUNCTION, number))
+
     def add(self, holder: Any, key: Any, item: Any) -> None:
         """Note what was found outside, and what is in it."""
         if plays_role(item) and id(item) not in self.known:
@@ -187,6 +209,20 @@ class Roles:
             self.pinned = True
 
 
+def has_own_objects(fn: Any) -> bool:
+    """Tell whether a function is the method of an object of the user's, or one that finds such in its closure."""
+    if isinstance(fn, types.MethodType):
+        return stands_in(fn.__self__) and isinstance(fn.__func__, types.FunctionType)
+    return isinstance(fn, types.FunctionType) and any(map(_holds_object, fn.__closure__ or ()))
+
+
+def _holds_object(cell: types.CellType) -> bool:
+    try:
+        return stands_in(cell.cell_contents)
+    except ValueError:
+        return False
+
+
 def _parts(item: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(item, dict):
         yield from item.items()
@@ -216,14 +252,13 @@ def _has_object(item: Any, arrays: bool = False, depth: int = 6) -> bool:
 _PLAIN = {int, float, complex, bool, str, bytes, type(None), slice, range, type}
 
 
+_NO_IDENTITY = (tuple, types.MethodType, types.FunctionType, types.CellType)
+
+
 def places_in(roles: Sequence[Role]) -> list[list[int]]:
     """Return the numbers of roles among which no object may play two: those of one type that has identity."""
     kinds: dict[type, list[int]] = {}
     for role in roles:
-        if (
-            role.kind is not tuple
-            and role.kind is not types.MethodType
-            and role.key is not Attributes
-        ):
+        if role.kind not in _NO_IDENTITY and role.key is not Attributes:
             kinds.setdefault(role.kind, []).append(role.number)
     return [numbers for numbers in kinds.values() if len(numbers) > 1]

@@ -68,6 +68,7 @@ class Arguments:
     leaves: list[Any]
     paths: list[str]
     key: tuple[Any, ...]
+    function: Any = None
     found: Any = None  # a traced function that takes the call, and the objects that play its roles
 
     @property

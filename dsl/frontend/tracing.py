@@ -33,7 +33,7 @@ from dsl.frontend.lookups import (
     place_of,
 )
 from dsl.frontend.order import argument_strides, memory_order
-from dsl.frontend.roles import OfClass, Role, is_watched, places_in, stands_in
+from dsl.frontend.roles import FUNCTION, OfClass, Role, is_watched, places_in, stands_in
 from dsl.frontend.scopes import (
     Capture,
     Storage,
@@ -147,11 +147,12 @@ class TracedFunction:
         """Return the objects that play the roles in a call, or say why none can."""
         objects: list[Any] = []
         for role in self.roles:
-            item = (
-                arguments.leaves[role.key]
-                if role.holder is None
-                else look_up(acting(role.holder, objects), role.key)
-            )
+            if role.key is FUNCTION:
+                item = arguments.function
+            elif role.holder is None:
+                item = arguments.leaves[role.key]
+            else:
+                item = look_up(acting(role.holder, objects), role.key)
             if type(item) is not role.kind:
                 return f"{role!r} is now {kind_of(item)}"
             objects.append(item)
@@ -448,6 +449,8 @@ def _trace_once(
 ) -> TracedFunction:
     trace.trial = pattern is not None
     with tracing(trace):
+        arguments.function = fn
+        trace.roles.add_function(fn)
         handles, inputs = _make_inputs(trace, arguments, pattern)
         tree = unflatten(arguments.structure, handles)
         bound = {**arguments.bound, **tree}

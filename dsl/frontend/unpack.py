@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dsl.frontend.lookups import ANY, contents_of, is_found_at, look_up
-from dsl.frontend.roles import Attributes, OfClass, Presence, Role, held_in
+from dsl.frontend.roles import FUNCTION, Attributes, Closure, OfClass, Presence, Role, held_in
 from dsl.frontend.scopes import Item
 from dsl.frontend.signature import Same
 from dsl.frontend.state import refill, setter_of
@@ -109,6 +109,8 @@ class _Source:
     def inside(self, holder: Role, key: Any) -> str:
         """Return an expression for what is in an object that plays a role."""
         name = self.object(holder)
+        if holder.kind is types.CellType:
+            return f"{name}.cell_contents"
         in_order = holder.kind in (list, tuple, collections.deque) and not isinstance(key, str)
         if in_order:
             return f"{name}[{self.key(key)}]"
@@ -118,9 +120,15 @@ class _Source:
             return f"{_OWN}look_up({name}, {self.key(key)})"
         return f"{_OWN}getattr({name}, {self.key(key)}, None)"
 
-    def act(self, traced: TracedFunction) -> None:
+    def act(self, traced: TracedFunction, function: Any) -> None:
         """Write how the objects are found that play the roles, and that no one plays two."""
         for role in traced.roles:
+            if role.key is FUNCTION:
+                self.roles[role.number] = self.held(function)
+                continue
+            if type(role.key) is Closure:
+                self.roles[role.number] = self.held(function.__closure__[role.key.number])
+                continue
             if role.holder is None:
                 self.roles[role.number] = self.leaves[role.key]
                 continue
@@ -291,7 +299,7 @@ def _is_record(kind: Any) -> bool:
 
 def unpacker(
     signature: inspect.Signature, arguments: Any, traced: TracedFunction, whole: bool,
-    slow: Callable[..., Any], made: Callable[..., Any],
+    slow: Callable[..., Any], made: Callable[..., Any], function: Any,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """Return a function of the signature that calls `made` with the leaves that the graph takes; None if it cannot be written.
 
@@ -308,7 +316,7 @@ def unpacker(
         return None
     code = _Source(signature)
     _take_arguments(code, names, children, arguments, traced.inputs)
-    code.act(traced)
+    code.act(traced, function)
     for guard in traced.guards:
         code.guard(*guard)
     given = [code.leaves[k] for k in traced.inputs] + _captured(code, traced)

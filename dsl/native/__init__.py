@@ -152,9 +152,10 @@ class Direct:
         declined: Callable[..., Any],
         retry: Callable[..., Any] | None,
         signature: inspect.Signature,
+        function: Any,
         timed: bool = False,
     ) -> tuple[Any, Any] | None:
-        """Return what to call, and the built-in behind it, which counts; None if that cannot be.
+        """Return what to call for a function that the program serves, and the built-in behind it, which counts; None if that cannot be.
 
         One that is `timed` has clocks in its program, and runs whatever else keeps built-ins from running.
         """
@@ -178,7 +179,9 @@ class Direct:
         )  # fmt: skip
         if self.arguments is None:
             return made, made
-        call = unpacker(signature, self.arguments, self.traced, self.whole, declined, made)
+        call = unpacker(
+            signature, self.arguments, self.traced, self.whole, declined, made, function
+        )
         return None if call is None else (staticmethod(call), made)
 
 
@@ -202,7 +205,9 @@ def _direct(
     if found is None:
         return None
     # Without the arrays: they must not live as long as the function.
-    kinds = replace(arguments, bound=dict.fromkeys(arguments.bound), leaves=[], found=None)
+    kinds = replace(
+        arguments, bound=dict.fromkeys(arguments.bound), leaves=[], function=None, found=None
+    )
     return Direct(native, params, *found, traced, whole, None if plain else kinds)
 
 
