@@ -520,7 +520,7 @@ class Compiled(Generic[P, R]):
             family.seen, family.refused = family.seen or Pattern.fixed(sizes), refused
         self._families[arguments.family] = family
         self._last_key = arguments.key
-        if arguments.has_objects:
+        if arguments.has_objects or arguments.is_open:
             self._forget_others(arguments.family)
         return entry
 

@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pytest
@@ -67,6 +67,32 @@ class Valued:
 
     def __hash__(self) -> int:
         return hash(self.v)
+
+    def __lt__(self, other: Valued) -> bool:
+        return self.v < other.v
+
+    def __index__(self) -> int:
+        return self.v
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, k: int) -> int:
+        return self.v + k
+
+
+class Cached:
+    def __init__(self, v: int) -> None:
+        self.v = v
+
+    @functools.cached_property
+    def table(self):
+        return np.full(3, self.v)
+
+
+@runtime_checkable
+class Named(Protocol):
+    name: int
 
 
 @dataclass
@@ -128,6 +154,19 @@ def returned(o, x):
 def exchanged(o, x):
     o.p, o.q = o.q, o.p
     return x * o.p.n
+
+
+def caught(o, x):
+    try:
+        return x * o.n
+    except AttributeError:
+        return x * 7
+
+
+def kept_for_later(o, x):
+    found = x * o.table
+    o.v = o.v + 1
+    return found
 
 
 def walked(o, x):
@@ -287,7 +326,22 @@ def programs() -> Many:
         [Thing(n=n) for n in (0.0, -0.0, np.nan, 0.0)],
         2,
     )
+    yield (
+        "largest",
+        lambda o, x: x * max(o.l).v - sorted(o.l)[0].v,
+        [Thing(l=[Valued(k), Valued(2)]) for k in four],
+        4,
+    )
+    yield "in turn", lambda o, x: x * next(reversed(o)) + x[o], [Valued(k % 3) for k in four], 4
+    yield "caught", caught, [Thing(), Thing(n=2.0), Thing()], 2
+    yield "kept", kept_for_later, [Cached(k) for k in four], 4
     # What is not traced may see which object it is: compiled for each.
+    yield (
+        "protocol",
+        lambda o, x: x * (2 if isinstance(o, Named) else 3),
+        [Thing(name=1), Thing(n=1), Thing(name=2)],
+        3,
+    )
     yield "hash", lambda o, x: x * hash(o), [Valued(k) for k in four], 4
     yield (
         "key",
@@ -324,7 +378,7 @@ def state(item: Any, seen: dict[int, int]) -> Any:
         return {key: state(part, seen) for key, part in item.items()}
     if isinstance(item, Slotted):
         return state([item.w, item.n], seen)
-    if isinstance(item, (Thing, Layer, Record, types.SimpleNamespace)):
+    if isinstance(item, (Cached, Thing, Layer, Record, types.SimpleNamespace)):
         if id(item) in seen:
             return seen[id(item)]
         seen[id(item)] = len(seen)

@@ -68,11 +68,17 @@ def read_attribute(obj: Any, name: str) -> Any:
         and current_trace() is not None
         and not (kept and name in vars(obj))
     ):
+        if kept and _is_outside(the_trace(), obj) and not _is_ours(the_trace(), obj, name):
+            from_outside(vars(obj), name, None)
         made = call(getter, obj)
         if kept and len(the_trace().scopes) == 1:  # what a branch computes is not there after it
             set_attribute(obj, name, made)
         return made
-    value = forwarded(_attribute(forwarded(obj), name))
+    try:
+        value = forwarded(_attribute(forwarded(obj), name))
+    except AttributeError:
+        _note_presence(obj, name)  # somebody may catch it
+        raise
     trace = current_trace()
     if trace is None or isinstance(obj, Traced):
         return value

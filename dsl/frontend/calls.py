@@ -128,8 +128,10 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
             return call(own, *args, **kwargs)
     roles = the_trace().roles
     if special is not None:
-        if fn not in _HARMLESS:
+        if fn not in _HARMLESS or (fn is builtins.isinstance and _asks_by_itself(args[1:])):
             roles.note_native(*args, *kwargs.values())
+        if fn is builtins.reversed:
+            args = tuple(map(_in_places, args))
         return _call_builtin(fn, special, args, kwargs)
     if isinstance(fn, np.ufunc):
         roles.note_native(*args)
@@ -161,6 +163,21 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
     return _call_object(fn, args, kwargs)
+
+
+def _asks_by_itself(classes: Any) -> bool:
+    """Tell whether `isinstance` looks at more than the class of an object, as protocols and metaclasses do."""
+    if isinstance(classes, tuple):
+        return any(map(_asks_by_itself, classes))
+    return not is_plain_type(classes) or getattr(classes, "_is_protocol", False)
+
+
+def _in_places(item: Any) -> Any:
+    """Return the items of an object that `reversed` takes out by their places."""
+    count, get = own_method(item, "__len__"), own_method(item, "__getitem__")
+    if count is None or get is None:
+        return item
+    return [call(get, item, k) for k in range(call(count, item))]
 
 
 def _holds_arrays(item: Any) -> bool:

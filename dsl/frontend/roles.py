@@ -42,6 +42,7 @@ Place = tuple[Any, ...]
 """The way to something from outside: where it begins (a leaf of the arguments, or a holder), and the keys from there."""
 
 _CONTAINERS = (list, tuple, dict, collections.deque)
+_LONGEST = 32  # of places
 _DEEPEST = 4  # as deep as guards look into containers
 
 
@@ -189,6 +190,8 @@ class Roles:
         return (("at", id(holder)) if role is None else role.place) + (key,)
 
     def _add(self, item: Any, holder: Any, key: Any, place: Place, depth: int = _DEEPEST) -> None:
+        if len(place) > _LONGEST:  # as in a long chain of objects
+            place = ("at", id(item))
         role = Role(len(self.known), type(item), self.of(holder) or holder, key, place)
         self.known[id(item)] = item, role
         own = getattr(item, "__dict__", None) if stands_in(item) else None

@@ -153,7 +153,7 @@ class _Source:
             name = self.object(expected)
             if not is_found_at(expected, holder, key):
                 self.require(f"{self.outside(holder, key)} is {name}")
-        elif type(expected) in _NUMBERS:
+        elif type(expected) in _NUMBERS or isinstance(expected, (tuple, np.generic)):
             name = self.variable(self.outside(holder, key))
             self.same(name, expected, equal=True)
         else:
