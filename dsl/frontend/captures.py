@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import dataclasses
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from dsl.errors import LeakError
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
-from dsl.frontend.roles import is_watched, plays_role
+from dsl.frontend.roles import is_record, is_watched, plays_role
 from dsl.frontend.scopes import FROM_OUTSIDE, Capture, Storage, Trace, current_trace
 from dsl.frontend.signature import describe, is_number
 from dsl.frontend.traced import Kind, Traced, constant, native_dtype, supported_dtype
@@ -112,9 +113,33 @@ def from_outside(
     trace.roles.add(holder, key, value)
     if earlier or id(holder) in trace.originals:
         _note_earlier(trace, value)
+    if is_record(value) and not as_is:
+        return _record(trace, value)
     if not is_new and id(value) not in trace.stand_ins.copies:
         return value
     return _standing(trace, value, place)
+
+
+def _record(trace: Trace, record: Any) -> Any:
+    """Return an optimiser or its state from outside with inputs for arrays: dsl's own code, which reads them, is not traced."""
+    if id(record) not in trace.records:
+        made = object.__new__(type(record))
+        for each in dataclasses.fields(record):
+            field = _rebuilt(record, each.name, getattr(record, each.name))
+            object.__setattr__(made, each.name, field)
+        trace.records[id(record)] = made
+        trace.roles.made[id(made)] = made
+    return trace.records[id(record)]
+
+
+def _rebuilt(holder: Any, key: Any, value: Any) -> Any:
+    """Return what a record from outside holds, with new containers of inputs."""
+    held = from_outside(holder, key, value)
+    if type(held) is dict:
+        return {name: _rebuilt(value, name, item) for name, item in held.items()}
+    if type(held) in (list, tuple):
+        return type(held)(_rebuilt(value, k, item) for k, item in enumerate(held))
+    return held
 
 
 def _standing(trace: Trace, value: Any, place: Any) -> Any:

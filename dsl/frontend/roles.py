@@ -31,6 +31,7 @@ __all__ = [
     "has_own_objects",
     "held_in",
     "is_plain_tuple",
+    "is_record",
     "is_users_class",
     "is_watched",
     "places_in",
@@ -42,7 +43,7 @@ Place = tuple[Any, ...]
 """The way to something from outside: where it begins (a leaf of the arguments, or a holder), and the keys from there."""
 
 _CONTAINERS = (list, tuple, dict, collections.deque)
-_LONGEST = 32  # of places
+_LONGEST = 256  # of places
 _DEEPEST = 4  # as deep as guards look into containers
 
 
@@ -133,6 +134,12 @@ def is_watched(holder: Any) -> bool:
     )
 
 
+def is_record(item: Any) -> bool:
+    """Tell whether an object is an optimiser or its state, which is what its fields are."""
+    cls = type(item)
+    return cls.__module__.startswith("dsl.optim") and hasattr(cls, "__dataclass_fields__")
+
+
 def plays_role(item: Any) -> bool:
     """Tell whether an object from outside may be another one in the next call, if it is like it."""
     if type(item) is tuple:
@@ -179,7 +186,7 @@ class Roles:
 
     def add(self, holder: Any, key: Any, item: Any) -> None:
         """Note what was found outside, and what is in it."""
-        if plays_role(item) and id(item) not in self.known:
+        if (plays_role(item) or is_record(item)) and id(item) not in self.known:
             self._add(item, holder, key, self.place(holder, key))
 
     def place(self, holder: Any, key: Any) -> Place:

@@ -621,6 +621,9 @@ class Trace:
         self.shared: list[tuple[Any, Any, int]] = []
         self.roles = Roles()  # of objects from outside
         self.stand_ins = StandIns()  # for containers from outside
+        self.records: dict[
+            int, Any
+        ] = {}  # optimisers and their states from outside, with inputs for fields
         self.structures: list[tuple[Any, list[Any]]] = []
         self.made: dict[
             int, tuple[Any, Scope]
