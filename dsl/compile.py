@@ -34,6 +34,7 @@ from dsl.errors import (
 from dsl.executables import executable, run, touched
 from dsl.frontend import functions, library
 from dsl.frontend.calls import call as call_traced
+from dsl.frontend.kin import Kin, Taken, has_kin, key_of
 from dsl.frontend.scopes import current_trace, device_of_calls
 from dsl.frontend.signature import Arguments, Leaf, Needs, Signature, family_of
 from dsl.frontend.sizes import Family, Pattern, what_changed
@@ -63,6 +64,9 @@ R = TypeVar("R")
 Pass = Callable[[Graph], Graph]
 _MOST_BUILTINS = 32  # tried in turn, newest first: to decline takes 0.01 to 0.1 µs, the long way 30
 _MOST_OBJECTS = 64  # for which graphs are kept
+_MOST_TRIED = (
+    8  # numbers outside for whose values a function is compiled one by one, if tracing fails
+)
 _UNPICKLED = "__dsl_unpickled__"
 _MISTAKES = (IndexTypeError, NumberError, ShapeError)  # of the plain function as well
 
@@ -84,6 +88,7 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
+_KIN: Kin[Lowered] = Kin()
 _IMPLIED: dict[Pass, Pass] = {canonicalize: dce}  # which pass another one ends with
 
 
@@ -147,6 +152,10 @@ def _dump(graph: Graph, label: str) -> None:
     (folder / f"{label}.ir").write_text(print_graph(graph, locations=True))
 
 
+class _PinnedError(Exception):
+    """Tracing saw more of the objects that a call passes than calls look at."""
+
+
 class CacheInfo(NamedTuple):
     """How often calls found a compiled graph."""
 
@@ -162,6 +171,8 @@ class Compiled(Generic[P, R]):
     >>> double(3), double.cache_info().entries
     (6, 1)
     """
+
+    dsl_traces_along = True
 
     def __init__(
         self,
@@ -184,16 +195,20 @@ class Compiled(Generic[P, R]):
         self._objects: dict[Any, None] = {}  # families for certain objects, the latest last
         self._last_key: Any = None
         self._reasons: list[str] = []
+        self._taken: list[str] = []  # why that was compiled which another function had
+        self._uninstalled: list[Taken[Lowered]] = []
         self._needs = Needs()
-        self._loose: dict[
-            tuple[int, Any], Any
-        ] = {}  # numbers outside that change, and what holds them
-        self._fixed: dict[tuple[int, Any], Any] = {}  # those whose values tracing needs
+        self._pinned: set[Any] = (
+            set()
+        )  # families for objects of which tracing saw more than calls look at
+        self._loose: dict[Any, Any] = {}  # places of numbers outside that change, and their names
+        self._fixed: dict[Any, Any] = {}  # those whose values tracing needs
+        self._news: dict[Any, Any] = {}  # those that have changed for the call that compiles
         self._hits = self._misses = 0
         self._lock = threading.RLock()
         signature = self._signature.signature
-        self._builtins = _Builtins(types.MethodType(Compiled.__call__, self), signature)
-        self._timed = _Builtins(self._call, signature, timed=True)
+        self._builtins = _Builtins(types.MethodType(Compiled.__call__, self), signature, fn)
+        self._timed = _Builtins(self._call, signature, fn, timed=True)
         self._untimed: list[tuple[Direct, bool]] = []  # those that have no clocks yet
         self._elsewhere: dict[str, Compiled[P, R]] = {}  # the same, where `with dsl.device` says
 
@@ -311,10 +326,18 @@ class Compiled(Generic[P, R]):
 
     def _entry_of(self, args: Any, kwargs: Any) -> tuple[Lowered, Arguments, bool]:
         try:
-            arguments = self._signature.take_apart(args, kwargs, self._needs)
+            arguments = self._take_apart(args, kwargs, self._needs)
             return self._entry(arguments, args, kwargs)
         except Exception as error:
             raise shortened(error)  # noqa: B904 - it is the same error
+
+    def _take_apart(self, args: Any, kwargs: Any, needs: Needs) -> Arguments:
+        """Bind a call and describe it: objects by their classes or, where tracing saw more of them, as these very objects."""
+        arguments = self._signature.take_apart(args, kwargs, needs)
+        arguments.function = self._fn
+        if arguments.is_open and arguments.family in self._pinned:
+            return arguments.pinned()
+        return arguments
 
     def _entry(
         self, arguments: Arguments, args: Any, kwargs: Any
@@ -322,29 +345,81 @@ class Compiled(Generic[P, R]):
         """Return the graph for a call, the arguments as it takes them, and whether it was compiled just now."""
         found, _ = self._find(arguments)
         if found is not None:
+            if self._uninstalled:
+                self._install_taken()
             return found, arguments, False
         with self._lock:
             found, failure = self._find(arguments)
             if found is not None:  # another thread compiled it meanwhile
                 return found, arguments, False
+            found = self._take_over(arguments)
+            if found is not None:
+                return found, arguments, False
             self._misses += 1
-            changed = self._loosen(arguments)
-            reason = self._why(arguments, failure, changed)
             try:
-                return *self._compile_some_way(arguments, reason, args, kwargs), True
-            except Exception:
-                reason = self._why(arguments, failure)
-                tight = self._compile_tightly(arguments, reason, args, kwargs)
-                if tight is None:
-                    raise
-                return *tight, True
+                return *self._compile_for(arguments, failure, args, kwargs), True
+            except _PinnedError:
+                self._pinned.add(arguments.family)
+                self._misses -= 1
+                arguments = arguments.pinned()
+        return self._entry(arguments, args, kwargs)
 
-    def _loosen(self, arguments: Arguments) -> dict[tuple[int, Any], Any]:
+    def _take_over(self, arguments: Arguments) -> Lowered | None:
+        """Return what was compiled for another function of the same code, if it serves this one's objects."""
+        for taken in _KIN.fitting(key_of(self._fn, self._options), arguments):
+            if taken.entry.traced.guard_failure(arguments) is None:
+                self._hits += 1
+                self._taken.append(taken.entry.reason)
+                self._uninstalled.append(taken)
+                family = self._families.setdefault(arguments.family, Family())
+                if taken.pattern is not None:
+                    family.add(taken.pattern, taken.entry)
+                else:
+                    self._keep(arguments, taken.entry)
+                    family.seen = family.seen or Pattern.fixed(arguments.sizes)
+                self._last_key = arguments.key
+                return taken.entry
+        return None
+
+    def _install_taken(self) -> None:
+        """Let built-ins take the calls of what was taken over, once there is a second one."""
+        with self._lock:
+            while self._uninstalled:
+                taken = self._uninstalled.pop(0)
+                made = taken.entry.executable
+                if isinstance(made, Executable) and made.direct is not None:
+                    self._install(made.direct, taken.pattern, taken.entry.optimized)
+
+    def _offer(self, arguments: Arguments, pattern: Pattern | None, entry: Lowered) -> None:
+        """Let other functions of the same code take over what was compiled, if it may serve their objects."""
+        if has_kin(entry.traced.roles, entry.traced.guards):
+            kept = Taken(arguments.key, arguments.family, pattern, entry)
+            _KIN.add(key_of(self._fn, self._options), kept)
+
+    def _compile_for(
+        self, arguments: Arguments, failure: str | None, args: Any, kwargs: Any
+    ) -> tuple[Lowered, Arguments]:
+        """Compile for a call, with numbers outside that have changed as inputs if that can be."""
+        self._news = self._loosen(arguments)
+        reason = self._why(arguments, failure)
+        try:
+            return self._compile_some_way(arguments, reason, args, kwargs)
+        except _PinnedError:
+            raise
+        except Exception:
+            reason = self._why(arguments, failure)
+            tight = self._compile_tightly(arguments, reason, args, kwargs)
+            if tight is None:
+                raise
+            return tight
+
+    def _loosen(self, arguments: Arguments) -> dict[Any, Any]:
         """Note which numbers outside have changed since graphs for such a call were made: they become inputs. Return the new ones."""
-        changed: dict[tuple[int, Any], Any] = {}
-        for entry in self._candidates(arguments):
-            changed.update(entry.traced.changed_numbers())
-        new = {place: holder for place, holder in changed.items() if place not in self._fixed}
+        changed: dict[Any, Any] = {}
+        kin = _KIN.fitting(key_of(self._fn, self._options), arguments)
+        for entry in (*self._candidates(arguments), *(taken.entry for taken in kin)):
+            changed.update(entry.traced.changed_numbers(arguments))
+        new = {place: name for place, name in changed.items() if place not in self._fixed}
         self._loose.update(new)
         return new
 
@@ -353,11 +428,14 @@ class Compiled(Generic[P, R]):
     ) -> tuple[Lowered, Arguments] | None:
         """Compile for the value of a number that was an input, or of all: tracing may need it. None if that does not help."""
         loose = self._loose
-        ways = dict.fromkeys([*((place,) for place in loose), tuple(loose)]) if loose else ()
+        some = list(loose)[:_MOST_TRIED]
+        ways = dict.fromkeys([*((place,) for place in some), tuple(loose)]) if loose else ()
         for places in ways:
-            self._loose = {p: holder for p, holder in loose.items() if p not in places}
+            self._loose = {p: name for p, name in loose.items() if p not in places}
             try:
                 found = self._compile_some_way(arguments, reason, args, kwargs)
+            except _PinnedError:
+                raise
             except Exception:
                 continue
             self._fixed.update((place, loose[place]) for place in places)
@@ -388,12 +466,14 @@ class Compiled(Generic[P, R]):
         """Compile with Python numbers as inputs or, where tracing needs their values, for these values."""
         try:
             return self._compile_some_sizes(arguments, reason), arguments
+        except _PinnedError:
+            raise
         except Exception as error:
             complaint = latest = error
             tried = arguments.key
             needs = self._needs.more(error)  # another thread may have raised them meanwhile
             while needs is not None:
-                again = self._signature.take_apart(args, kwargs, needs)
+                again = self._take_apart(args, kwargs, needs)
                 if again.key == tried:
                     needs = needs.more(latest)
                     continue
@@ -425,6 +505,8 @@ class Compiled(Generic[P, R]):
                 entry = self._compile(
                     arguments, self._widened(reason, arguments, family, pattern), pattern
                 )
+            except _PinnedError:
+                raise
             except Exception as error:
                 refused = _first_line(error)
                 continue
@@ -434,13 +516,20 @@ class Compiled(Generic[P, R]):
             if refused:
                 reason += f"; compiled for these sizes alone, since tracing needs them: {refused}"
             entry = self._compile(arguments, reason)
-            self._entries.setdefault(arguments.key, []).append(entry)
+            self._keep(arguments, entry)
             family.seen, family.refused = family.seen or Pattern.fixed(sizes), refused
         self._families[arguments.family] = family
         self._last_key = arguments.key
-        if arguments.has_objects:
+        if arguments.has_objects or arguments.is_open:
             self._forget_others(arguments.family)
         return entry
+
+    def _keep(self, arguments: Arguments, entry: Lowered) -> None:
+        """Keep what was compiled for the sizes of a call; of many for objects of one class, the latest."""
+        entries = self._entries.setdefault(arguments.key, [])
+        entries.append(entry)
+        if arguments.is_open:
+            del entries[:-_MOST_OBJECTS]
 
     def _forget_others(self, family: Any) -> None:
         """Of what is compiled for objects keep the latest: an object, and all that it holds, would live as long as the function."""
@@ -476,7 +565,9 @@ class Compiled(Generic[P, R]):
         try:
             with self._lock:
                 narrow = self._compile(arguments, reason)
-                self._entries.setdefault(arguments.key, []).append(narrow)
+                self._keep(arguments, narrow)
+        except _PinnedError:
+            return None
         except Exception as found:
             raise shortened(found) from None
         return narrow if _repeatable(entry.optimized) else None
@@ -493,6 +584,8 @@ class Compiled(Generic[P, R]):
                 traced = trace_call(
                     self._fn, arguments, name, pattern, cautious=True, loose=self._loose
                 )
+        if traced.pinned and arguments.is_open:
+            raise _PinnedError
         times = {"trace": time.perf_counter() - start}
         if traced.variables:
             traced.claim = Claim(
@@ -515,19 +608,28 @@ class Compiled(Generic[P, R]):
             times.update(made.times)
             if made.direct is not None:
                 self._install(made.direct, pattern, optimized)
+        read = {item.key for item in traced.captures if item.number is not None}
+        names = dict.fromkeys(
+            f"`{name}`" for place, name in self._news.items() if place[-1] in read
+        )
+        if names:
+            reason += f"; from now on calls read {', '.join(names)}"
+        self._news = {}
         log("compile", "%s: %s", name, ", ".join(f"{k} {1e3 * v:.1f} ms" for k, v in times.items()))
         log("compile", "%s: %s", name, reason)
         self._reasons.append(reason)
-        return Lowered(name, traced, optimized, reason, times, made, pattern=pattern)
+        entry = Lowered(name, traced, optimized, reason, times, made, pattern=pattern)
+        self._offer(arguments, pattern, entry)
+        return entry
 
     def _why(
-        self, arguments: Arguments, failure: str | None, inputs: Iterable[tuple[int, Any]] = ()
+        self,
+        arguments: Arguments,
+        failure: str | None,
     ) -> str:
         if failure is not None:
             log("guards", "%s: %s", self._name, failure)
-            names = ", ".join(f"`{key}`" for _, key in inputs)
-            more = f"; from now on calls read {names}" if names else ""
-            return f"something outside the function changed: {failure}{more}"
+            return f"something outside the function changed: {failure}"
         last = self._last_key
         if last is None:
             return "first call"
@@ -583,6 +685,8 @@ class Compiled(Generic[P, R]):
         """Say why the function was compiled, each time."""
         lines = [f"{self._name}: compiled {len(self._reasons)} times"]
         lines += [f"  {k + 1}. {reason}" for k, reason in enumerate(self._reasons)]
+        whose = "taken over from another function of the same code"
+        lines += [f"  {whose}: {reason}" for reason in self._taken]
         slow = sorted({line for entry in self._compiled() for line in entry.fallbacks()})
         if slow:
             lines.append("without native code, run by NumPy: " + "; ".join(slow))
@@ -603,9 +707,9 @@ class _Builtins:
     """
 
     def __init__(
-        self, last: Callable[..., Any], signature: inspect.Signature, timed: bool = False
+        self, last: Callable[..., Any], signature: inspect.Signature, fn: Any, timed: bool = False
     ) -> None:
-        self.last, self.signature, self.timed = last, signature, timed
+        self.last, self.signature, self.fn, self.timed = last, signature, fn, timed
         self.made: list[Any] = []
         self.before = 0  # hits of those that are gone, without first calls
         self.taker = last
@@ -616,7 +720,7 @@ class _Builtins:
             self.before = self.hits()
             self.made, self.taker = [], self.last
         retry = self.last if repeatable else None
-        found = direct.make(self.taker, retry, self.signature, self.timed)
+        found = direct.make(self.taker, retry, self.signature, self.fn, self.timed)
         if found is None:
             return None
         call, counted = found
@@ -631,6 +735,8 @@ class _Builtins:
 
 class BoundCompiled:
     """A compiled method with its instance, which is what Python's bound methods are to whoever looks at it."""
+
+    dsl_traces_along = True
 
     def __init__(self, compiled: Compiled[Any, Any], instance: Any) -> None:
         vars(self).update(compiled._face)

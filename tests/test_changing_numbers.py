@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -121,16 +124,119 @@ def test_kinds_of_numbers_that_change_too() -> None:
         np.testing.assert_array_equal(got, expected)
 
 
-def test_what_a_container_outside_holds_is_compared_as_before() -> None:
-    settings = {"rate": 1.0}
+def in_containers() -> Iterator[tuple[str, Any, Any, int]]:
+    """Yield functions that read numbers in lists and dicts, what changes these, and how often that compiles."""
+    pair, table, deep, grows = (
+        [1.0, 2.0],
+        {"a": 1.0, "b": 2.0},
+        {"o": {"r": 0.1, "b": [1.0, 2.0]}},
+        [1.0],
+    )
+    held = types.SimpleNamespace(c=[1.0, 2.0], w={"w": np.ones(3), "r": 1.0})
+    given = functools.partial(lambda c, x: x * c[0] + sum(c), pair)
 
-    def read(x):
-        return x * settings["rate"] + max(settings.values())
+    def set_first(k):
+        pair[0] = 0.5 * k
 
-    compiled = dsl.jit(read)
+    def set_rate(k):
+        table["a"] = 0.5 * k
+
+    def set_deep(k):
+        deep["o"].update(r=0.3 * k)
+        deep["o"]["b"][1] = k
+
+    def set_held(k):
+        held.c = [1.0 * k, 2.0 * k]
+        held.w.update(w=np.full(3, 1.0 * k), r=3.0 * k)
+
+    def default(x, c=pair):
+        return x * c[0] + sum(c)
+
+    def matched(x):
+        match table:
+            case {"a": 1.0}:
+                return x * 3
+            case {"a": a}:
+                return x * a
+
+    def copied(x):
+        more, other = list(pair), {**table}
+        more[0] += 1
+        other["a"] *= 2
+        return x * sum(more) + sum(other.values())
+
+    def unpacked(x):
+        a, _ = pair
+        return x * a + (lambda x, a, b: x * a - b)(x, **table)
+
+    yield "list", lambda x: x * pair[0] + sum(pair), set_first, 2
+    yield "dict", lambda x: x * table["a"] + max(table.values()), set_rate, 2
+    yield "nested", lambda x: x * deep["o"]["r"] + deep["o"]["b"][1], set_deep, 3
+    yield (
+        "attribute",
+        lambda x: x * held.c[0] + sum(held.c) + held.w["w"] * held.w["r"],
+        set_held,
+        3,
+    )
+    yield "unpacked", unpacked, set_first, 2
+    yield "array", lambda x: x * np.array(pair).sum() + np.polyval(pair, x), set_first, 2
+    yield "items", lambda x: sum(x * v * len(k) for k, v in table.items()), set_rate, 2
+    yield "get", lambda x: x * table.get("a") + table.get("z", 3.0), set_rate, 2
+    yield "copied", copied, set_first, 2
+    yield "partial", lambda x: given(x) + pair[0], set_first, 2
+    yield "in the program", lambda x: np.where(x > pair[0], x, pair[1]), set_first, 2
+    yield "match", matched, set_rate, 3
+    yield "written", lambda x: x * len(f"{table}"), set_rate, 6
+    yield "hashed", lambda x: x * (hash(tuple(pair)) % 7), set_first, 6
+    yield "default", lambda x: default(x) + pair[0], set_first, 6
+    yield "longer", lambda x: x * sum(grows), lambda k: grows.append(1.0 * k), 6
+    yield (
+        "other order",
+        lambda x: x * next(iter(table)).count("a"),
+        lambda k: table.update(a=table.pop("a")),
+        2,
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in in_containers()])
+def test_numbers_in_lists_and_dicts(name: str) -> None:
+    plain, change, most = {name: rest for name, *rest in in_containers()}[name]
+    compiled = dsl.jit(lambda x: plain(x))
+    for k in range(6):
+        if k:
+            change(k)
+        for _ in range(2):
+            np.testing.assert_allclose(compiled(X), plain(X))
+    assert compiled.cache_info().misses <= most
+
+
+def test_a_list_in_another_that_is_read_as_a_whole() -> None:
+    inner = [1.0, 2.0]
+    outer = [inner, inner, [3.0]]
+    compiled = dsl.jit(lambda x: x * inner[0] + np.array(outer[:2]).sum() + (inner is outer[1]))
     for k in range(4):
-        settings["rate"] = 1.0 + k
-        np.testing.assert_array_equal(compiled(X), read(X))
+        inner[0] = 1.0 * k
+        np.testing.assert_allclose(compiled(X), X * k + 2 * k + 5.0)
+
+
+def test_counters_in_a_dict_of_an_object() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.stats = {"n": 0, "total": 0.0}
+
+        @dsl.jit
+        def add(self, x):
+            self.stats["n"] += 1
+            self.stats["total"] += x.sum()
+            return x * self.stats["n"]
+
+    counter = Counter()
+    stats = counter.stats
+    for k in range(6):
+        np.testing.assert_array_equal(counter.add(X + k), (X + k) * (k + 1))
+        assert stats["n"] == k + 1
+    assert stats["total"] == sum((X + k).sum() for k in range(6))
+    assert Counter.add.cache_info().misses <= 3
 
 
 def test_derivatives_and_batches_read_them_as_they_are() -> None:

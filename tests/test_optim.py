@@ -884,3 +884,34 @@ def test_examples_in_docstrings(name: str) -> None:
 def test_a_clip_that_is_no_function_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"`clip` is a function of the gradients, got 0\.5"):
         SGD(0.1).minimize(lambda w: w * w, clip=0.5)  # type: ignore[arg-type]
+
+
+class Trainer:
+    """Holds its parameters, an optimiser and its state."""
+
+    def __init__(self, start: float) -> None:
+        self.optimizer = dsl.optim.Adam(0.05 * start)
+        self.parameters = {"w": np.full(3, start), "b": [np.full(2, start)]}
+        self.state = self.optimizer.init(self.parameters)
+
+    def plain(self, x):
+        def loss(p):
+            return ((p["w"] * x) ** 2).sum() + (p["b"][0] ** 2).sum()
+
+        value, slopes = dsl.value_and_grad(loss)(self.parameters)
+        self.parameters, self.state = self.optimizer.update(slopes, self.state, self.parameters)
+        return value
+
+    step = dsl.jit(plain)
+
+
+def test_an_optimiser_and_its_state_in_attributes_are_read_at_each_call() -> None:
+    x, before = np.arange(3.0), Trainer.step.cache_info().misses
+    for start in (1.0, 2.0, 3.0):
+        mine, other = Trainer(start), Trainer(start)
+        for k in range(4):
+            np.testing.assert_allclose(mine.step(x), other.plain(x))
+            np.testing.assert_allclose(mine.parameters["w"], other.parameters["w"])
+            for each in (mine, other) if k == 1 else ():
+                each.state.slots["m"]["w"][:] = 0.5
+    assert Trainer.step.cache_info().misses - before <= 2

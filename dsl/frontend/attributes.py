@@ -18,7 +18,7 @@ import numpy as np
 
 from dsl.errors import BranchError, UnsupportedError
 from dsl.frontend.calls import BUILTINS, CALLED, call
-from dsl.frontend.captures import from_outside, is_numeric
+from dsl.frontend.captures import fill, from_outside, is_numeric
 from dsl.frontend.choices import note_change, note_reading
 from dsl.frontend.convert import MUTATORS
 from dsl.frontend.leaves import the_trace
@@ -27,6 +27,7 @@ from dsl.frontend.lists import TracedList
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.operators import augmented
 from dsl.frontend.optional import TracedOptional
+from dsl.frontend.roles import Presence, stands_in
 from dsl.frontend.scopes import Trace, current_trace, here
 from dsl.frontend.state import (
     held_by,
@@ -67,18 +68,24 @@ def read_attribute(obj: Any, name: str) -> Any:
         and current_trace() is not None
         and not (kept and name in vars(obj))
     ):
+        if kept and _is_outside(the_trace(), obj) and not _is_ours(the_trace(), obj, name):
+            from_outside(vars(obj), name, None)
         made = call(getter, obj)
         if kept and len(the_trace().scopes) == 1:  # what a branch computes is not there after it
             set_attribute(obj, name, made)
         return made
-    value = forwarded(_attribute(forwarded(obj), name))
+    try:
+        value = forwarded(_attribute(forwarded(obj), name))
+    except AttributeError:
+        _note_presence(obj, name)  # somebody may catch it
+        raise
     trace = current_trace()
     if trace is None or isinstance(obj, Traced):
         return value
     note_reading(obj)
     if _is_variable(obj, name, value):
         trace.outside.setdefault(id(obj), obj)
-    is_outside = id(obj) in trace.outside
+    is_outside = _is_outside(trace, obj)
     if isinstance(value, np.ndarray) or (is_outside and not _is_ours(trace, obj, name)):
         # `look_up` takes the key of a dict for that of an item.
         holder = (
@@ -88,6 +95,18 @@ def read_attribute(obj: Any, name: str) -> Any:
     if is_mutable(value) and name not in getattr(obj, "__dict__", {}):
         return _of_class(obj, name, value)
     return value
+
+
+def _is_outside(trace: Trace, obj: Any) -> bool:
+    """Tell whether an object was there before the trace; one that came from nobody knows where is noted."""
+    if id(obj) in trace.outside:
+        return True
+    if trace.roles.of(obj) is not None:
+        trace.outside[id(obj)] = obj
+        return True
+    if stands_in(obj) and not trace.is_known(obj):
+        trace.roles.note_native(obj)
+    return False
 
 
 def _is_variable(obj: Any, name: str, value: Any) -> bool:
@@ -133,11 +152,19 @@ def attribute_to_change(obj: Any, name: str) -> Any:
     held = getattr(obj, name, None)
     if trace is not None and is_opaque(held) and len(trace.scopes) > 1:
         _refuse_opaque(obj, name, held)
-    is_tree = hasattr(obj, "__dataclass_fields__") or was_made_here(obj)
+    is_tree = _is_tree(trace, obj) or was_made_here(obj)
     mine = is_mutable(held) and not is_tree and not OBJECTS[0].is_made(held)
     if trace is not None and mine and (len(trace.scopes) > 1 or id(obj) in trace.outside):
         open_attribute(trace.scopes[-1], obj, name)
+        fill(held, obj, name)
     return read_attribute(obj, name)
+
+
+def _is_tree(trace: Trace | None, obj: Any) -> bool:
+    """Tell whether an object is a dataclass that was passed or made here: a tree of its fields, which go where it goes."""
+    if not hasattr(obj, "__dataclass_fields__"):
+        return False
+    return trace is None or id(obj) not in trace.outside
 
 
 def _refuse_opaque(obj: Any, name: str, held: Any) -> None:
@@ -210,7 +237,7 @@ def _set_plainly(obj: Any, name: str, value: Any) -> None:
         return call(setter, obj, value)  # type: ignore[no-any-return]
     if (
         trace is not None
-        and not hasattr(obj, "__dataclass_fields__")
+        and not _is_tree(trace, obj)
         and not isinstance(obj, Traced)
         and not was_made_here(obj)
     ):
@@ -219,7 +246,7 @@ def _set_plainly(obj: Any, name: str, value: Any) -> None:
         if isinstance(obj, (type, types.ModuleType)) and is_users(obj):
             trace.outside.setdefault(id(obj), obj)
         scope.attributes.setdefault((id(obj), name), (obj, name, old))
-    setter_of(obj)(obj, name, value)
+    setter_of(type(obj))(obj, name, value)
 
 
 def _setter(obj: Any, name: str) -> Callable[..., Any] | None:
@@ -272,19 +299,7 @@ def _note_presence(obj: Any, name: str) -> None:
     """Guard whether an object from outside has an attribute."""
     trace = current_trace()
     if trace is not None and id(obj) in trace.outside and not _is_ours(trace, obj, name):
-        from_outside(_Presence(obj), name, hasattr(obj, name))
-
-
-class _Presence:
-    """Tells of any attribute whether an object has it, as `look_up` asks."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: Any) -> None:
-        object.__setattr__(self, "held", held)
-
-    def __getattribute__(self, name: str) -> bool:
-        return hasattr(object.__getattribute__(self, "held"), name)
+        from_outside(Presence(obj), name, hasattr(obj, name))
 
 
 def _vars(obj: Any) -> Any:
@@ -298,7 +313,10 @@ def _dir(obj: Any) -> list[str]:
 
 def _copied(obj: Any) -> Any:
     _note_all(obj)
-    return copy.copy(obj)
+    made = copy.copy(obj)
+    if (trace := current_trace()) is not None and stands_in(made):
+        trace.roles.made[id(made)] = made
+    return made
 
 
 def _note_all(obj: Any) -> None:
@@ -306,7 +324,7 @@ def _note_all(obj: Any) -> None:
     trace = current_trace()
     held = getattr(obj, "__dict__", None)
     if trace is not None and id(obj) in trace.outside and isinstance(held, dict):
-        from_outside(obj, "__dict__", held)
+        from_outside(obj, "__dict__", held, as_is=True)
         for name, value in held.items():
             if is_numeric(value):
                 from_outside(obj, name, value)

@@ -7,6 +7,7 @@ modules fill these tables and need `call` themselves; `runtime` imports them all
 from __future__ import annotations
 
 import builtins
+import collections
 import dataclasses
 import functools
 import inspect
@@ -32,6 +33,7 @@ from dsl.frontend.library import CREATORS, has_traced, implementation, unsupport
 from dsl.frontend.objects import is_plain_type, note_made
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.own_items import CALL, given_items
+from dsl.frontend.roles import stands_in
 from dsl.frontend.scopes import Scope, current_trace, here
 from dsl.frontend.state import Undefined, is_mutable, open_attribute
 from dsl.frontend.traced import _FUNCTIONS, Traced, lift
@@ -73,6 +75,29 @@ _TAKES: dict[Any, bool] = {
     np.fromiter: False, math.prod: False, math.fsum: False, functools.reduce: False,
     builtins.zip: True, builtins.enumerate: True, builtins.map: True, builtins.filter: True, itertools.accumulate: True,
 }  # fmt: skip
+_HARMLESS = {
+    builtins.list, builtins.tuple, builtins.zip, builtins.enumerate, builtins.reversed, builtins.map, builtins.filter,
+    builtins.len, builtins.isinstance, builtins.type, builtins.getattr, builtins.setattr, builtins.hasattr, builtins.vars,
+    builtins.iter, builtins.next, builtins.super, builtins.sum, builtins.min, builtins.max, builtins.sorted, builtins.any,
+    builtins.all, builtins.range, object.__setattr__, functools.reduce, builtins.callable, builtins.issubclass,
+    functools.partial, builtins.bool, builtins.float, builtins.int, builtins.abs,
+}  # fmt: skip
+"""Builtins that see nothing of an object that is not guarded, and not which object it is."""
+_KEEPING = {
+    "append",
+    "appendleft",
+    "extend",
+    "insert",
+    "pop",
+    "popleft",
+    "copy",
+    "items",
+    "keys",
+    "values",
+    "clear",
+    "reverse",
+}
+"""Methods of lists, deques and dicts that put objects in and take them out."""
 _READERS = {np.take, np.take_along_axis}
 """Functions that read where the user says."""
 
@@ -101,16 +126,24 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         own = own_method(args[0], _ASKS.get(fn, ""))
         if own is not None:
             return call(own, *args, **kwargs)
+    roles = the_trace().roles
     if special is not None:
+        if fn not in _HARMLESS or (fn is builtins.isinstance and _asks_by_itself(args[1:])):
+            roles.note_native(*args, *kwargs.values())
+        if fn is builtins.reversed:
+            args = tuple(map(_in_places, args))
         return _call_builtin(fn, special, args, kwargs)
     if isinstance(fn, np.ufunc):
+        roles.note_native(*args)
         return _call_ufunc(fn, as_arrays(args), kwargs)
     if isinstance(getattr(fn, "__self__", None), np.ufunc):
+        roles.note_native(*args)
         return _call_ufunc_method(fn, as_arrays(args), kwargs)
     if any(isinstance(a, TracedOptional) for a in args) and not isinstance(fn, types.FunctionType):
         args = tuple(map(unwrap, args))
     meaning = implementation(fn)
     if meaning is not None:
+        roles.note_native(*args, *kwargs.values())
         args = tuple([watched(a) if _holds_arrays(a) else a for a in args])
         args = as_blocks(args) if fn is np.block else as_arrays(args)
         kwargs = {name: as_arrays(value) for name, value in kwargs.items()}
@@ -122,12 +155,29 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(fn, types.FunctionType):
         return _call_function(fn, args, kwargs)
     if isinstance(fn, types.MethodType) and not isinstance(fn.__self__, Traced):
-        if id(fn) in (outside := the_trace().outside):
-            outside.setdefault(id(fn.__self__), fn.__self__)
+        if id(fn) in the_trace().outside:
+            from_outside(fn, "__func__", fn.__func__)
+            from_outside(fn, "__self__", fn.__self__)
+        _note_met(fn.__self__)
         return call(fn.__func__, fn.__self__, *args, **kwargs)
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
     return _call_object(fn, args, kwargs)
+
+
+def _asks_by_itself(classes: Any) -> bool:
+    """Tell whether `isinstance` looks at more than the class of an object, as protocols and metaclasses do."""
+    if isinstance(classes, tuple):
+        return any(map(_asks_by_itself, classes))
+    return not is_plain_type(classes) or getattr(classes, "_is_protocol", False)
+
+
+def _in_places(item: Any) -> Any:
+    """Return the items of an object that `reversed` takes out by their places."""
+    count, get = own_method(item, "__len__"), own_method(item, "__getitem__")
+    if count is None or get is None:
+        return item
+    return [call(get, item, k) for k in range(call(count, item))]
 
 
 def _holds_arrays(item: Any) -> bool:
@@ -212,11 +262,11 @@ def _watch_defaults(fn: types.FunctionType) -> None:
     if id(fn) in the_trace().outside:
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(fn, name):
-                from_outside(fn, name, getattr(fn, name))
+                from_outside(fn, name, getattr(fn, name), as_is=True)
     for holder in (fn.__defaults__ or (), fn.__kwdefaults__ or {}):
         for key, item in holder.items() if isinstance(holder, dict) else enumerate(holder):
             if is_mutable(item):
-                from_outside(holder, key, item, earlier=True)
+                from_outside(holder, key, item, earlier=True, as_is=True)
 
 
 def _open_defaults(fn: types.FunctionType, scope: Scope) -> None:
@@ -229,6 +279,8 @@ def _open_defaults(fn: types.FunctionType, scope: Scope) -> None:
 
 def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     if is_converted(fn) or not is_traced_code(fn, (*args, *kwargs.values())):
+        if not is_converted(fn):
+            _note_native(fn, args, kwargs)
         _refuse_random(fn)
         _refuse_statistics(fn, args)
         if package_of(fn) == "scipy" and (has_traced(args) or has_traced(kwargs)):
@@ -241,9 +293,35 @@ def _run_function(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
             except NonConcreteError:
                 raise unsupported(fn) from None
         result = fn(*args, **kwargs)
+        if not is_converted(fn):
+            _made(result)
         return result if is_converted(fn) or package_of(fn) == "dsl" else adopt(result)
     args, kwargs = _with_default_arrays(fn, args, kwargs)
     return converted(fn)(*args, **kwargs)
+
+
+def _note_native(fn: Any, args: Any, kwargs: Any) -> None:
+    """Note what a function that is not traced is given; those of dsl call the user's functions as traced code does."""
+    given = (*args, *kwargs.values())
+    if package_of(fn) == "dsl":
+        given = tuple(a for a in given if not isinstance(a, types.MethodType))
+    the_trace().roles.note_native(*given, arrays=package_of(fn) != "dsl")
+
+
+def _note_met(*items: Any) -> None:
+    """Note objects that nothing traced has led to, such as that of `dsl.grad(model.loss)`: they were there before."""
+    trace = the_trace()
+    for item in items:
+        if stands_in(item) and not trace.is_known(item):
+            trace.outside[id(item)] = item
+            trace.roles.pinned = True
+
+
+def _made(result: Any) -> Any:
+    """Note an object that code which is not traced has made."""
+    if stands_in(result) and not (trace := the_trace()).is_known(result):
+        trace.roles.made[id(result)] = result
+    return result
 
 
 def _with_default_arrays(fn: types.FunctionType, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -318,15 +396,21 @@ def _construct(cls: type, args: Any, kwargs: Any) -> Any:
     is_dataclass = hasattr(cls, "__dataclass_fields__")
     is_open = is_plain_type(cls) and new is object.__new__ and not is_dataclass
     if is_open and init is object.__init__ and is_users(cls):
+        the_trace().roles.note_native(*args, *kwargs.values(), arrays=True)
         made = cls(*args, **kwargs)
         note_made(made)
         return made
+    if cls not in _HARMLESS and not (
+        is_open and isinstance(init, types.FunctionType) and is_traced_code(init, args)
+    ):
+        the_trace().roles.note_native(*args, *kwargs.values(), arrays=True)
     if not is_open or not isinstance(init, types.FunctionType) or not is_traced_code(init, args):
-        return cls(*given_items(cls, args), **kwargs)
+        return _made(cls(*given_items(cls, args), **kwargs))
     try:
         made = converted(init)
     except SourceError:
-        return cls(*args, **kwargs)
+        the_trace().roles.note_native(*args, *kwargs.values(), arrays=True)
+        return _made(cls(*args, **kwargs))
     obj: Any = object.__new__(cls)
     note_made(obj)
     made(obj, *args, **kwargs)
@@ -348,6 +432,7 @@ def _construct_dataclass(cls: Any, args: Any, kwargs: Any) -> Any:
         if f.init and f.default_factory is not dataclasses.MISSING and f.name not in given
     }
     obj = object.__new__(cls)
+    the_trace().roles.made[id(obj)] = obj
     if hasattr(cls, "__post_init__"):
         (_hide_finish if cls.__dictoffset__ else _derive_finish)(cls, obj)
     cls.__init__(obj, *args, **kwargs, **made)
@@ -391,6 +476,7 @@ def _call_partial(fn: functools.partial[Any], args: Any, kwargs: Any) -> Any:
     if id(fn) in the_trace().outside:
         given = tuple(from_outside(given, k, item) for k, item in enumerate(given))
         named = arrays_of(from_outside(fn, "keywords", named))
+    _note_met(*given, *named.values())
     return call(fn.func, *given, *args, **{**named, **kwargs})
 
 
@@ -404,15 +490,20 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
         return CALLED[type(fn)](fn, *args, **kwargs)
     inner = getattr(type(fn), "dsl_inline", None)
     if inner is not None:
+        if not getattr(fn, "dsl_traces_along", False):
+            _note_native(type(fn), args, kwargs)
         return inner(fn, args, kwargs)
     method = getattr(type(fn), "__call__", None)  # noqa: B004
     if isinstance(method, types.FunctionType) and (is_users(method) or is_polynomial(method)):
+        _note_met(fn)
         return call(method, fn, *args, **kwargs)
     if isinstance(fn, np.vectorize) and (has_traced(args) or has_traced(kwargs)):
         from dsl.frontend import folds
 
         return folds.vectorized(fn, args, kwargs)
     owner = getattr(fn, "__self__", None)
+    if not (type(owner) in (list, dict, collections.deque) and fn.__name__ in _KEEPING):
+        the_trace().roles.note_native(owner, *args, *kwargs.values(), arrays=True)
     if isinstance(fn, types.MethodWrapperType) and fn.__name__ == "__setattr__":
         return call(object.__setattr__, owner, *args)
     if type(owner) is list and fn.__name__ in ("extend", "sort"):

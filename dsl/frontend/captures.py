@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import dataclasses
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from dsl.errors import LeakError
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
+from dsl.frontend.roles import is_record, is_watched, plays_role
 from dsl.frontend.scopes import FROM_OUTSIDE, Capture, Storage, Trace, current_trace
 from dsl.frontend.signature import describe, is_number
 from dsl.frontend.traced import Kind, Traced, constant, native_dtype, supported_dtype
@@ -31,6 +33,7 @@ __all__ = [
     "adopt",
     "arrays_of",
     "capture",
+    "fill",
     "from_outside",
     "is_numeric",
     "put_originals_back",
@@ -51,12 +54,10 @@ def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
     name = key if isinstance(key, str) and key.isidentifier() else "captured"
     value = trace.root.param(type, name)
     storage = Storage(value, trace.root, origin=len(trace.root.params) - 1)
-    is_contiguous = array.flags.c_contiguous
-    if not is_contiguous:
-        storage.strides = array.strides
+    storage.strides = strides = None if array.flags.c_contiguous else array.strides
     traced = Traced(storage)
     trace.captures[id(holder), key] = Capture(
-        holder, key, storage, name, array.nbytes, is_contiguous
+        holder, key, storage, type, name, array.nbytes, strides
     )
     trace.by_array[id(array)] = traced
     trace.keep.append(array)
@@ -75,34 +76,93 @@ def _capture_number(holder: Any, key: Any, value: Any) -> Traced | None:
         param = trace.root.param(TensorType(leaf.dtype, ()), name)
         storage = Storage(param, trace.root, origin=len(trace.root.params) - 1)
         trace.captures[place] = Capture(
-            holder, key, storage, name, leaf.dtype.itemsize, number=leaf
+            holder, key, storage, param.tensor, name, leaf.dtype.itemsize, number=leaf
         )
-    return Traced(trace.captures[place].storage, (), kind)
+    found = trace.captures[place].storage
+    assert found is not None
+    return Traced(found, (), kind)
 
 
-def from_outside(holder: Any, key: Any, value: Any, *, earlier: bool = False) -> Any:
+def from_outside(
+    holder: Any, key: Any, value: Any, *, earlier: bool = False, as_is: bool = False
+) -> Any:
     """Take a value that lives outside the trace: arrays become inputs, others are guarded.
 
-    `earlier` says that it was surely there before the trace began; so was what it holds.
+    `earlier` says that it was surely there before the trace began; so was what it holds. Of what the caller has `as_is`, and not as
+    it is returned, numbers are not inputs.
     """
     trace = current_trace()
     if trace is None or isinstance(value, (Traced, types.ModuleType)):
         return value
+    holder, value = trace.stand_ins.original(holder), trace.stand_ins.original(value)
     if isinstance(value, np.ndarray):
         return capture(holder, key, value)
     if isinstance(holder, types.ModuleType) and not is_users(holder):
         return value
     guard = (id(holder), key)
-    if guard in trace.loose and (number := _capture_number(holder, key, value)) is not None:
+    place = trace.roles.place(holder, key)
+    is_loose = place in trace.loose and not as_is and not is_watched(holder)
+    if is_loose and (number := _capture_number(holder, key, value)) is not None:
         return number
+    is_new = id(value) not in trace.outside and not as_is
     if guard not in trace.guards:
         trace.guards[guard] = (holder, key, value)
     if id(value) not in trace.outside:
         trace.outside[id(value)] = value
         _note_arrays(trace, value)
+    trace.roles.add(holder, key, value)
     if earlier or id(holder) in trace.originals:
         _note_earlier(trace, value)
-    return value
+    if is_record(value) and not as_is:
+        return _record(trace, value)
+    if not is_new and id(value) not in trace.stand_ins.copies:
+        return value
+    return _standing(trace, value, place)
+
+
+def _record(trace: Trace, record: Any) -> Any:
+    """Return an optimiser or its state from outside with inputs for arrays: dsl's own code, which reads them, is not traced."""
+    if id(record) not in trace.records:
+        made = object.__new__(type(record))
+        for each in dataclasses.fields(record):
+            field = _rebuilt(record, each.name, getattr(record, each.name))
+            object.__setattr__(made, each.name, field)
+        trace.records[id(record)] = made
+        trace.roles.made[id(made)] = made
+    return trace.records[id(record)]
+
+
+def _rebuilt(holder: Any, key: Any, value: Any) -> Any:
+    """Return what a record from outside holds, with new containers of inputs."""
+    held = from_outside(holder, key, value)
+    if type(held) is dict:
+        return {name: _rebuilt(value, name, item) for name, item in held.items()}
+    if type(held) in (list, tuple):
+        return type(held)(_rebuilt(value, k, item) for k, item in enumerate(held))
+    return held
+
+
+def _standing(trace: Trace, value: Any, place: Any) -> Any:
+    """Return what stands for something from outside that tracing sees for the first time."""
+    seen = trace.outside.keys() - {id(value)} if trace.stand_ins.around else ()
+    stands = trace.stand_ins.of(value, place, _number_in, seen)
+    for number, (_, made) in trace.stand_ins.copies.items() if stands is not value else ():
+        trace.outside.setdefault(id(made), made)
+        trace.outside.setdefault(number, trace.stand_ins.copies[number][0])
+    return stands
+
+
+def _number_in(held: Any, key: Any, value: Any) -> Any:
+    """Return the handle of a number in a container from outside, or what it is if it cannot be an input."""
+    number = _capture_number(held, key, value)
+    return value if number is None else number
+
+
+def fill(held: Any, holder: Any, key: Any) -> None:
+    """Put handles of numbers that change into a container that the function is about to change, in the attribute of an object."""
+    trace = the_trace()
+    if len(trace.scopes) == 1 and id(held) not in trace.outside:
+        trace.stand_ins.fill(held, trace.roles.place(holder, key), _number_in)
 
 
 def _note_arrays(trace: Trace, held: Any, depth: int = 4) -> None:
@@ -117,9 +177,10 @@ def _note_arrays(trace: Trace, held: Any, depth: int = 4) -> None:
 
 
 def arrays_of(held: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a dict from outside with the arrays in it captured."""
+    """Return a dict from outside with the arrays in it captured, and the objects guarded."""
     return {
-        key: capture(held, key, item) if is_numeric(item) else item for key, item in held.items()
+        key: from_outside(held, key, item) if is_numeric(item) or plays_role(item) else item
+        for key, item in held.items()
     }
 
 

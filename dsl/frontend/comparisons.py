@@ -22,7 +22,7 @@ from dsl.frontend.library import has_traced, has_traced_fields
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional, unwrap
 from dsl.frontend.own_items import iterable
-from dsl.frontend.scopes import current_scope
+from dsl.frontend.scopes import current_scope, current_trace
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, constant, fresh, is_number, lift, read
 from dsl.frontend.trees import forwarded
 from dsl.frontend.user_code import own_method
@@ -92,7 +92,14 @@ def _compare_objects(name: str, left: Any, right: Any) -> Any:
         names = [f.name for f in dataclasses.fields(left) if f.compare]
         sides = [tuple(getattr(x, name) for name in names) for x in (left, right)]
         return compare_two(name, *sides)
+    _note_native(left, right)
     return _COMPARED[name](left, right)
+
+
+def _note_native(*items: Any) -> None:
+    """Note objects that are compared by what is not traced."""
+    if (trace := current_trace()) is not None:
+        trace.roles.note_native(*items)
 
 
 def _own_comparison(item: Any, method: str) -> types.FunctionType | None:
@@ -193,4 +200,5 @@ def _contains(items: Any, item: Any) -> Any:
     if isinstance(items, (list, tuple)) and any(own_method(x, "__eq__") for x in (item, *items)):
         equal = [True if other is item else compare_two("Eq", other, item) for other in items]
         return functools.reduce(operator.or_, map(truth, equal), False)
+    _note_native(item, items)
     return item in items

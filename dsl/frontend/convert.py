@@ -579,6 +579,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Match(self, node: ast.Match) -> Any:
         """Leave a `match` as it is: it has one case, and Python takes no calls in patterns. See `lower_matches`."""
+        node.subject = ast.copy_location(_runtime("matched", node.subject), node.subject)
         return node
 
     def visit_Assert(self, node: ast.Assert) -> Any:

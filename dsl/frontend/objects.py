@@ -38,6 +38,11 @@ class _Made(Objects):
         if trace is not None:
             trace.made[id(obj)] = (obj, trace.scopes[-1])
 
+    def add_record(self, obj: Any) -> None:
+        trace = current_trace()
+        if trace is not None:
+            trace.roles.made[id(obj)] = obj
+
 
 OBJECTS[0] = _Made()
 

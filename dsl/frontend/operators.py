@@ -13,6 +13,8 @@ from dsl.frontend.choices import note_change
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import unwrap
 from dsl.frontend.own_items import iterable
+from dsl.frontend.roles import stands_in
+from dsl.frontend.scopes import current_trace
 from dsl.frontend.traced import Kind, Traced
 from dsl.frontend.trees import Forward, forwarded
 from dsl.frontend.user_code import own_method
@@ -54,7 +56,15 @@ def binary(op: str, left: Any, right: Any) -> Any:
         return sequences.repeated(right, left)
     if isinstance(left, loops.Span) or isinstance(right, loops.Span):
         left, right = as_arrays(left), as_arrays(right)
+    _note_native(left, right)
     return plain(left, right)
+
+
+def _note_native(*operands: Any) -> None:
+    """Note objects of which an operator is asked that is not traced."""
+    trace = current_trace()
+    if trace is not None and any(isinstance(x, str) or stands_in(x) for x in operands):
+        trace.roles.note_native(*operands)
 
 
 def _repeats(items: Any, times: Any) -> bool:
@@ -71,6 +81,7 @@ def unary(op: str, operand: Any) -> Any:
     """`-x`, `+x` and `~x`."""
     plain, name = _UNARY[op]
     own = own_method(operand, name)
+    _note_native(*([operand] if own is None else []))
     return plain(operand) if own is None else call(own, operand)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from dsl.frontend.captures import watched
 from dsl.frontend.iterators import as_cursor, is_plain
+from dsl.frontend.roles import stands_in
 from dsl.frontend.scopes import current_trace
 from dsl.frontend.user_code import own_method
 
@@ -61,6 +62,11 @@ def _stepped(items: Any) -> Any:
         return as_cursor(_nexts(items))
     if by_place and own_method(items, "__getitem__") is not None:
         return as_cursor(_places(items))
+    trace = current_trace()
+    if trace is not None and (stands_in(items) or isinstance(items, (set, frozenset))):
+        trace.roles.note_native(
+            items
+        )  # the order of a set, too, depends on which objects are in it
     return watched(items)
 
 

@@ -237,7 +237,18 @@ class Runtime:
 
     def fstring(self, *parts: Any) -> Any:
         """An f-string; one with traced values is formatted when the program runs."""
+        if (trace := current_trace()) is not None:
+            trace.roles.note_native(
+                *(part[0] if isinstance(part, tuple) else part for part in parts)
+            )
         return TracedText.join(parts)
+
+    @staticmethod
+    def matched(subject: Any) -> Any:
+        """What Python matches with a pattern, for which it looks into objects by itself."""
+        if (trace := current_trace()) is not None:
+            trace.roles.note_native(subject)
+        return subject
 
     # -- calls -----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ import numpy as np
 from dsl.errors import AliasError, ConversionError, InternalError, LeakError
 from dsl.frontend.bounds import Place, check, check_unused
 from dsl.frontend.code_table import CodeTable
+from dsl.frontend.roles import Roles
+from dsl.frontend.stand_ins import StandIns
 from dsl.ir.build import Builder
 from dsl.ir.dims import Dim, DimLike, lower_bound
 from dsl.ir.facts import fits, may_raise
@@ -143,15 +145,17 @@ class Item:
 class Capture:
     """An array or number from outside the function: where it is read from at each call, and its handle in the trace.
 
-    It does not hold the array, which another may take the place of. Of a number, `number` tells the kind.
+    It does not hold the array, which another may take the place of. Of a number, `number` tells the kind. When the trace is over,
+    there is no handle any more: with it, all that the trace has seen would stay as long as the compiled function.
     """
 
     holder: Any
     key: Any
-    storage: Storage
+    storage: Storage | None
+    type: TensorType
     name: str
     nbytes: int
-    is_contiguous: bool = True
+    strides: tuple[int, ...] | None = None  # of an array that is not contiguous
     number: Any = None
 
 
@@ -595,8 +599,8 @@ class Trace:
         self.scopes = [self.root]
         self.captures: dict[tuple[int, Any], Capture] = {}
         self.loose: Container[
-            tuple[int, Any]
-        ] = ()  # where numbers outside are that change from call to call
+            Any
+        ] = ()  # the places of numbers outside that change from call to call
         self.by_array: dict[int, Any] = {}
         self.lying: dict[
             int, tuple[Any, Any, np.ndarray]
@@ -615,6 +619,11 @@ class Trace:
         self.originals: dict[int, tuple[Any, Any]] = {}
         self.touched: dict[int, Location | None] = {}  # where these were changed last
         self.shared: list[tuple[Any, Any, int]] = []
+        self.roles = Roles()  # of objects from outside
+        self.stand_ins = StandIns()  # for containers from outside
+        self.records: dict[
+            int, Any
+        ] = {}  # optimisers and their states from outside, with inputs for fields
         self.structures: list[tuple[Any, list[Any]]] = []
         self.made: dict[
             int, tuple[Any, Scope]
@@ -648,6 +657,12 @@ class Trace:
         self._calls: dict[
             Any, list[int]
         ] = {}  # numbers of scopes around calls of a function, of a trial
+
+    def is_known(self, item: Any) -> bool:
+        """Tell whether tracing has met an object outside, or has made it."""
+        number = id(item)
+        known = number in self.outside or number in self.made or number in self.roles.made
+        return known or self.roles.of(item) is not None
 
     def adopt(self, resource: Any) -> str:
         """Return the name under which nodes refer to a variable or queue."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dsl.errors import StaticArgumentError, UnsupportedError
+from dsl.frontend.roles import OfClass, stands_in
 from dsl.frontend.traced import supported_dtype
 from dsl.frontend.trees import Structure, flatten, leaves_with_paths
 from dsl.ir.remote import Remote
@@ -32,7 +33,11 @@ class Leaf:
 
     def __str__(self) -> str:
         if self.kind == "static":
-            return f"the value {self.value!r}"
+            return (
+                f"{self.value!r}"
+                if isinstance(self.value, OfClass)
+                else f"the value {self.value!r}"
+            )
         if self.kind == "python":
             return f"a Python {np.dtype(self.dtype).type(0).item().__class__.__name__}"
         return self.text(
@@ -63,6 +68,8 @@ class Arguments:
     leaves: list[Any]
     paths: list[str]
     key: tuple[Any, ...]
+    function: Any = None
+    found: Any = None  # a traced function that takes the call, and the objects that play its roles
 
     @property
     def described(self) -> tuple[Leaf, ...]:
@@ -72,6 +79,21 @@ class Arguments:
     @functools.cached_property
     def family(self) -> tuple[Any, ...]:
         return family_of(self.key)
+
+    def pinned(self) -> Arguments:
+        """Return the same described by the very objects that are passed, not by their classes."""
+        structure, described, fixed, aliases = self.key
+        pairs = zip(described, self.leaves, strict=True)
+        same = tuple(
+            replace(leaf, value=Same(item)) if isinstance(leaf.value, OfClass) else leaf
+            for leaf, item in pairs
+        )
+        return replace(self, key=(structure, same, fixed, aliases), found=None)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether objects are described by their classes."""
+        return any(isinstance(leaf.value, OfClass) for leaf in self.described)
 
     @property
     def has_objects(self) -> bool:
@@ -218,7 +240,7 @@ def describe(leaf: Any, static_level: int = 0, path: str = "") -> Leaf:
     if type(leaf) in (int, float, complex) and fits:
         return Leaf("python", np.dtype(np.int64 if isinstance(leaf, int) else type(leaf)))
     # Numbers of classes derived from these, such as members of an `IntEnum`, have methods and attributes that tracing is to see.
-    return Leaf("static", value=Same(leaf))
+    return Leaf("static", value=OfClass(type(leaf)) if stands_in(leaf) else Same(leaf))
 
 
 def is_number(item: Any) -> bool:

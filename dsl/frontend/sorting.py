@@ -20,11 +20,13 @@ from dsl.frontend.builtin_functions import length_of
 from dsl.frontend.calls import BUILTINS, call
 from dsl.frontend.comparisons import compare_two
 from dsl.frontend.conditions import conditional
+from dsl.frontend.leaves import the_trace
 from dsl.frontend.library import has_traced, has_traced_fields
 from dsl.frontend.lists import TracedList
 from dsl.frontend.scopes import current_scope, here
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, fresh, lift, read
 from dsl.frontend.trees import OBJECTS
+from dsl.frontend.user_code import own_method
 from dsl.ir.types import I64
 
 __all__ = ["sorted_items"]
@@ -67,7 +69,7 @@ def _extreme(
         if len(args) == 1 and isinstance(args[0], Traced):
             return _extreme_element(name, args[0], kind)
         if _are_decided(list(items)):
-            return plain(*args, **kwargs)
+            return plain(items, **kwargs)  # which may have been taken out of an iterator
         if all(map(_is_python_int, items)):
             values = (read(lift(item)) for item in items)
             best = functools.reduce(lambda a, b: current_scope().emit(f"{name}imum", a, b), values)
@@ -137,7 +139,12 @@ def sorted_items(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
 
 def _are_decided(keys: list[Any]) -> bool:
     """Tell whether Python can compare all keys now."""
-    return not any(has_traced(k) or OBJECTS[0].is_made(k) or has_traced_fields(k) for k in keys)
+    if any(has_traced(k) or OBJECTS[0].is_made(k) or has_traced_fields(k) for k in keys):
+        return False
+    if not any(own_method(k, "__lt__") or own_method(k, "__gt__") for k in keys):
+        return True
+    the_trace().roles.note_native(keys)
+    return len(keys) > sequences.MOST_SORTED
 
 
 def _sorted_pairs(pairs: list[Any], reverse: bool) -> list[Any]:

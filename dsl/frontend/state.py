@@ -30,7 +30,7 @@ from dsl.frontend.trees import (
     forwarded,
     unflatten,
 )
-from dsl.frontend.user_code import own_method
+from dsl.frontend.user_code import own_method_of
 
 __all__ = [
     "Snapshot",
@@ -371,9 +371,9 @@ def _shown_name(obj: Any, name: str) -> str:
     return trace.borrowed.get(id(obj), (obj, name))[1] if trace is not None else name
 
 
-def setter_of(obj: Any) -> Callable[[Any, str, Any], None]:
-    """Return what puts an attribute into an object. A `__setattr__` of the user's has been traced, and is not asked again."""
-    return object.__setattr__ if own_method(obj, "__setattr__") is not None else setattr
+def setter_of(kind: type) -> Callable[[Any, str, Any], None]:
+    """Return what puts an attribute into an object of a class. A `__setattr__` of the user's has been traced, and is not asked again."""
+    return object.__setattr__ if own_method_of(kind, "__setattr__") is not None else setattr
 
 
 def set_attribute(obj: Any, name: str, value: Any) -> None:

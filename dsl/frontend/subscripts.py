@@ -21,6 +21,7 @@ from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.library import has_traced
 from dsl.frontend.operators import augmented
 from dsl.frontend.optional import TracedOptional, unwrap
+from dsl.frontend.roles import stands_in
 from dsl.frontend.scopes import Item, current_trace, here
 from dsl.frontend.sequences import chosen_from
 from dsl.frontend.traced import _FUNCTIONS, Kind, Traced, lift
@@ -34,17 +35,17 @@ def get_item(obj: Any, key: Any) -> Any:
     """`obj[key]`."""
     obj, key = forwarded(unwrap(obj)), unwrap(key)
     if isinstance(obj, Traced):
-        return obj[as_arrays(key)]
+        return obj[as_arrays(_as_places(key))]
     note_reading(obj)
     if isinstance(obj, np.ndarray):
-        return lift(obj)[as_arrays(key)]
+        return lift(obj)[as_arrays(_as_places(key))]
+    _note_key(key)
     if (obj is np.mgrid or obj is np.ogrid) and has_traced(_bounds(key)):
         return _FUNCTIONS["_mgrid" if obj is np.mgrid else "_ogrid"](key)
     if obj is np.r_ or obj is np.c_:
         return _glued(obj, key)
-    place = own_method(key, "__index__")
-    if place is not None and isinstance(obj, (list, tuple, str, range, Traced)):
-        key = call(place, key)
+    if own_method(key, "__index__") is not None and isinstance(obj, (list, tuple, str, range)):
+        key = _as_place(key)
     if isinstance(key, Traced) and isinstance(obj, BoundedDeque):
         obj = list(obj)
     if isinstance(key, Traced) and isinstance(obj, (list, tuple, str, range)):
@@ -57,6 +58,8 @@ def get_item(obj: Any, key: Any) -> Any:
     if isinstance(key, Traced) and isinstance(obj, dict):
         _refuse_key(key)
     own = own_method(obj, "__getitem__")
+    if own is None and stands_in(obj):
+        _note_key(obj)
     value = call(own, obj, key) if own is not None else forwarded(obj[key])
     trace = current_trace()
     if trace is None:
@@ -68,6 +71,23 @@ def get_item(obj: Any, key: Any) -> Any:
         if isinstance(obj, Mapping) and is_outside and own is None:
             return from_outside(obj, Item(key), value)
     return lift(value) if is_array else value
+
+
+def _as_place(key: Any) -> Any:
+    """Return what an object of the user's says that its place is; anything else as it is."""
+    own = own_method(key, "__index__")
+    return key if own is None else call(own, key)
+
+
+def _as_places(key: Any) -> Any:
+    """Return an index of an array with places in the stead of objects."""
+    return tuple(map(_as_place, key)) if type(key) is tuple else _as_place(key)
+
+
+def _note_key(key: Any) -> None:
+    """Note an object that is a key: what is under it depends on which one it is."""
+    if (trace := current_trace()) is not None:
+        trace.roles.note_native(key)
 
 
 _PLAIN = (list, tuple, dict, str, bytes, range, deque)
@@ -83,7 +103,9 @@ def set_item(obj: Any, key: Any, value: Any) -> None:
     if isinstance(obj, np.ndarray) and current_trace() is not None:
         obj = lift(obj)
     if isinstance(obj, Traced):
-        key, value = as_arrays(key), as_arrays(value)
+        key, value = as_arrays(_as_places(key)), as_arrays(value)
+    else:
+        _note_key(key)
     if isinstance(key, Traced) and isinstance(obj, list):
         numbers = chosen_from(obj, key)
         if numbers is not None:
@@ -103,6 +125,7 @@ def set_item(obj: Any, key: Any, value: Any) -> None:
 def delete_item(obj: Any, key: Any) -> None:
     """`del obj[key]`."""
     obj = forwarded(obj)
+    _note_key(key)
     note_change(obj)
     own = own_method(obj, "__delitem__")
     if own is not None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import types
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,22 @@ from dsl.frontend.convert import refuse_generator
 from dsl.frontend.deques import BoundedDeque
 from dsl.frontend.iterators import Cursor
 from dsl.frontend.leaves import BranchRaise
+from dsl.frontend.lookups import (
+    acting,
+    changed_in,
+    contents_acted,
+    contents_but_inputs,
+    contents_of,
+    is_found_at,
+    is_same,
+    kind_of,
+    look_up,
+    place_of,
+)
 from dsl.frontend.order import argument_strides, memory_order
+from dsl.frontend.roles import FUNCTION, OfClass, Role, is_watched, places_in, stands_in
 from dsl.frontend.scopes import (
     Capture,
-    Item,
     Storage,
     Trace,
     current_scope,
@@ -34,12 +45,12 @@ from dsl.frontend.scopes import (
 from dsl.frontend.signature import (
     Arguments,
     Leaf,
-    Same,
     describe,
     is_number,
     signature_of,
 )
 from dsl.frontend.sizes import Pattern
+from dsl.frontend.standing_in import for_others
 from dsl.frontend.state import Undefined, is_numeric, put_back, refill, setter_of
 from dsl.frontend.strides import unknown
 from dsl.frontend.text import TracedText
@@ -63,7 +74,6 @@ from dsl.ir.graph import Graph, Value
 from dsl.ir.location import Location, definition_of
 from dsl.ir.registry import Trait
 from dsl.ir.remote import Remote
-from dsl.ir.sameness import identity
 from dsl.ir.types import Shape, TensorType, bind_shape
 
 __all__ = ["Traced", "TracedFunction", "trace_call"]
@@ -91,7 +101,9 @@ class TracedFunction:
     graph: Graph
     inputs: list[int]  # argument leaf of each param that is not captured
     captures: list[Capture]
-    guards: list[tuple[Any, Any, Any, Any]]  # holder, key, value, contents of a container
+    guards: list[
+        tuple[Any, Any, Any, Any]
+    ]  # holder, key, value, contents of a container; roles in the place of objects
     result: tuple[Structure, list[Source]]
     written: list[
         tuple[int, int, Location | None]
@@ -102,7 +114,12 @@ class TracedFunction:
     ]  # those assigned, and those whose list or dict is changed in place
     shared: list[tuple[Any, Any, int]] = field(
         default_factory=list
-    )  # captured arrays that are arguments too
+    )  # where arrays are found again that the graph takes: holder, key, param
+    roles: list[Role] = field(default_factory=list)  # in the order in which their objects are found
+    again: list[tuple[int, Role]] = field(
+        default_factory=list
+    )  # arguments that are another's object
+    pinned: bool = False  # whether it is for the very objects that it was traced with
     variables: list[tuple[Any, bool]] = field(
         default_factory=list
     )  # that the function touches, and whether it writes them
@@ -119,50 +136,110 @@ class TracedFunction:
         return [*self.result[1], *(source for sources in more for source in sources)]
 
     def guard_failure(self, arguments: Arguments) -> str | None:
-        """Say what outside the function has changed since it was traced, or None."""
-        given = {id(arguments.leaves[k]): k for k in self.inputs}
-        for holder, key, leaf in self.shared:
-            if look_up(holder, key) is not arguments.leaves[leaf]:
-                return f"`{key}` is no longer the array that is passed as an argument"
+        """Say what outside the function keeps it from being used for a call, or None; `arguments` get the objects in question."""
+        objects = self.cast(arguments)
+        failure = objects if isinstance(objects, str) else self._failure(arguments, objects)
+        if failure is None:
+            arguments.found = self, objects
+        return failure
+
+    def cast(self, arguments: Arguments) -> list[Any] | str:
+        """Return the objects that play the roles in a call, or say why none can."""
+        objects: list[Any] = []
+        for role in self.roles:
+            if role.key is FUNCTION:
+                item = arguments.function
+            elif role.holder is None:
+                item = arguments.leaves[role.key]
+            else:
+                item = look_up(acting(role.holder, objects), role.key)
+            if type(item) is not role.kind:
+                return f"{role!r} is now {kind_of(item)}"
+            objects.append(item)
+        for numbers in self.apart:
+            if len({id(objects[k]) for k in numbers}) < len(numbers):
+                return "objects that were two are now one"
+        if any(arguments.leaves[leaf] is not objects[role.number] for leaf, role in self.again):
+            return "arguments that were one object are now two"
+        return objects
+
+    @functools.cached_property
+    def apart(self) -> list[list[int]]:
+        """The numbers of roles that are played by different objects."""
+        return places_in(self.roles)
+
+    def _failure(self, arguments: Arguments, objects: list[Any]) -> str | None:
         for holder, key, expected, contents in self.guards:
-            found = look_up(holder, key)
-            if found is not expected and not _same(found, expected):
-                return f"`{key}` changed from {expected!r} to {found!r}"
-            if contents is not None and contents_of(found) != contents:
+            wanted = acting(expected, objects)
+            found = (
+                wanted
+                if is_found_at(expected, holder, key)
+                else look_up(acting(holder, objects), key)
+            )
+            if found is not wanted and not is_same(found, wanted):
+                return f"`{key}` changed from {wanted!r} to {found!r}"
+            if contents is not None and contents_acted(contents, objects) != contents_of(found):
                 return f"the contents of `{key}` changed"
+        return self._failure_of_arrays(arguments, objects)
+
+    def _failure_of_arrays(self, arguments: Arguments, objects: list[Any]) -> str | None:
+        arrays = [arguments.leaves[k] for k in self.inputs]
+        given = {id(array): k for k, array in enumerate(arrays)}
         for item in self.captures:
-            found = look_up(item.holder, item.key)
+            found = look_up(acting(item.holder, objects), item.key)
+            arrays.append(found)
             if item.number is not None:
                 if not is_number(found) or describe(found) != item.number:
-                    return f"`{item.key}` is now {_kind_of(found)}"
+                    return f"`{item.key}` is now {kind_of(found)}"
                 continue
-            type = item.storage.scope.params[item.storage.origin or 0].tensor
             if (
                 not isinstance(found, np.ndarray)
-                or found.dtype != type.dtype
-                or found.shape != type.shape
+                or found.dtype != item.type.dtype
+                or found.shape != item.type.shape
             ):
-                return f"the captured array `{item.key}` is now {_kind_of(found)}"
+                return f"the captured array `{item.key}` is now {kind_of(found)}"
+            if (None if found.flags.c_contiguous else found.strides) != item.strides:
+                return f"the captured array `{item.key}` has other strides"
             if id(found) in given:
-                return f"the captured array `{item.key}` is also an argument"
+                other = "an argument" if given[id(found)] < len(self.inputs) else "another one"
+                return f"the captured array `{item.key}` is also {other}"
+            given[id(found)] = len(arrays) - 1
+        for holder, key, param in self.shared:
+            if look_up(acting(holder, objects), key) is not arrays[param]:
+                other = "passed as an argument" if param < len(self.inputs) else "found elsewhere"
+                return f"`{key}` is no longer the array that is {other}"
         return None
 
-    def changed_numbers(self) -> dict[tuple[int, Any], Any]:
-        """Return where variables and attributes outside are whose numbers have changed since the trace, and what holds them."""
-        changed = {}
-        for holder, key, expected, _ in self.guards:
-            if is_number(expected) and not _is_watched(holder):
-                found = look_up(holder, key)
-                if type(found) is type(expected) and not _same(found, expected):
-                    changed[id(holder), key] = holder
+    def changed_numbers(self, arguments: Arguments) -> dict[Any, Any]:
+        """Return the places outside whose numbers have changed since the trace, and their keys."""
+        objects = self.cast(arguments)
+        changed: dict[Any, Any] = {}
+        for holder, key, expected, contents in () if isinstance(objects, str) else self.guards:
+            if contents is not None:
+                found = look_up(acting(holder, objects), key)
+                inside = dict(changed_in(found, contents, place_of(holder, key), str(key)))
+                changed.update(inside if len(inside) <= _MOST_INSIDE else {})
+            if is_number(expected) and not is_watched(held := acting(holder, objects)):
+                found = look_up(held, key)
+                if type(found) is type(expected) and not is_same(found, expected):
+                    changed[place_of(holder, key)] = key
         return changed
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def arrays(self, arguments: Arguments) -> list[Any]:
         """Return what the graph reads in a call: arguments, and arrays and numbers from outside as they are now."""
-        given = [arguments.leaves[k] for k in self.inputs]
-        return given + [look_up(c.holder, c.key) for c in self.captures]
+        given, objects = [arguments.leaves[k] for k in self.inputs], self.objects(arguments)
+        return given + [look_up(acting(c.holder, objects), c.key) for c in self.captures]
+
+    def objects(self, arguments: Arguments) -> list[Any]:
+        """Return the objects that play the roles in a call that the function was found to take."""
+        traced, objects = arguments.found or (None, ())
+        if traced is not self:
+            objects = self.cast(arguments)
+        if isinstance(objects, str):
+            raise InternalError(f"a call was not looked at before it ran: {objects}")
+        return list(objects)
 
     def run(self, execute: Callable[[list[Any]], list[Any]], arguments: Arguments) -> Any:
         """Run the graph on a call's arguments and deliver its results and side effects."""
@@ -172,7 +249,7 @@ class TracedFunction:
             return self._run(execute, arguments)
 
     def _run(self, execute: Callable[[list[Any]], list[Any]], arguments: Arguments) -> Any:
-        arrays = self.arrays(arguments)
+        arrays, objects = self.arrays(arguments), self.objects(arguments)
         self._check_written(arrays)
         if not getattr(execute, "over_ranks", False):
             _check_here(arrays)
@@ -182,17 +259,17 @@ class TracedFunction:
             for source, target, _ in self.written:
                 if not isinstance(outputs[target], Remote):
                     arrays[source][...] = outputs[target]
-        deliver = _Delivery(arrays, outputs, self.graph)
+        deliver = _Delivery(arrays, outputs, self.graph, objects)
         for k, structure, sources in self.containers:
             refill(
                 arguments.bound[list(arguments.bound)[k]], structure, [deliver(s) for s in sources]
             )
-        for obj, name, in_place, structure, sources in self.attributes:
-            leaves = [deliver(s) for s in sources]
+        for whose, name, in_place, structure, sources in self.attributes:
+            obj, leaves = acting(whose, objects), [deliver(s) for s in sources]
             if in_place:
                 refill(getattr(obj, name), structure, leaves)
             else:
-                setter_of(obj)(obj, name, unflatten(structure, leaves))
+                setter_of(type(obj))(obj, name, unflatten(structure, leaves))
         structure, sources = self.result
         return unflatten(structure, [deliver(s) for s in sources])
 
@@ -268,11 +345,16 @@ def _owner(array: Any) -> Any:
 _KINDS = {Kind.SCALAR: "scalar", Kind.PYTHON: "python"}
 
 
+_MOST_INSIDE = 32  # numbers in one container that become inputs
+
+
 class _Delivery:
     """Turns sources into the objects that the caller gets; one output gives one array, however often it is asked for."""
 
-    def __init__(self, inputs: list[Any], outputs: list[Any], graph: Graph) -> None:
-        self.inputs, self.outputs, self.graph = inputs, outputs, graph
+    def __init__(
+        self, inputs: list[Any], outputs: list[Any], graph: Graph, objects: Sequence[Any]
+    ) -> None:
+        self.inputs, self.outputs, self.graph, self.objects = inputs, outputs, graph, objects
 
     @functools.cached_property
     def sizes(self) -> dict[Dim, int]:
@@ -284,7 +366,7 @@ class _Delivery:
 
     def __call__(self, source: Source) -> Any:
         if source.kind == "static":
-            return source.value
+            return acting(source.value, self.objects)
         if source.kind == "either":
             chosen, sides = source.value
             side = self(chosen)
@@ -330,65 +412,9 @@ class _Delivery:
         return found
 
 
-def look_up(holder: Any, key: Any) -> Any:
-    """Read a captured object again."""
-    if isinstance(holder, types.CellType):
-        try:
-            return holder.cell_contents
-        except ValueError:
-            return None
-    kinds = (list, tuple, str, bytes, range, collections.deque)
-    in_order = isinstance(holder, kinds) and not isinstance(key, str)
-    if in_order or isinstance(key, Item) or isinstance(holder, dict):
-        try:
-            return holder[key.key if isinstance(key, Item) else key]
-        except (KeyError, IndexError):
-            return None
-    return getattr(holder, key, None)
-
-
-def contents_of(found: Any, depth: int = 4) -> Any:
-    """Describe what is in a container from outside, as far as a trace may depend on it; None for other objects."""
-    if isinstance(found, (list, dict, collections.deque)) and depth:
-        items = found.items() if isinstance(found, dict) else enumerate(found)
-        return type(found), [(key, _item(item, depth - 1)) for key, item in items]
-    if isinstance(found, set):
-        return type(found), frozenset((type(item), item) for item in found)
-    return (bytearray, bytes(found)) if isinstance(found, bytearray) else None
-
-
-def _item(item: Any, depth: int) -> Any:
-    if isinstance(item, np.ndarray):
-        return item.dtype, item.shape  # arrays are inputs
-    return contents_of(item, depth) or Same(item)
-
-
-def _is_watched(holder: Any) -> bool:
-    """Tell whether an object is a container that is compared as a whole, other than a module's variables."""
-    return isinstance(holder, (list, tuple, collections.deque)) or (
-        isinstance(holder, dict) and "__builtins__" not in holder
-    )
-
-
-def _same(found: Any, expected: Any) -> bool:
-    if type(found) is not type(expected) or not isinstance(
-        found, (int, float, complex, str, bytes, tuple, np.generic)
-    ):
-        return False
-    return identity(found) == identity(expected)
-
-
-def _kind_of(found: Any) -> str:
-    return (
-        f"{found.dtype}{list(found.shape)}"
-        if isinstance(found, np.ndarray)
-        else f"a {type(found).__name__}"
-    )
-
-
 def trace_call(
     fn: Callable[..., Any], arguments: Arguments, name: str, pattern: Pattern | None = None, *,
-    cautious: bool = False, loose: Container[tuple[int, Any]] = (),
+    cautious: bool = False, loose: Collection[Any] = (),
 ) -> TracedFunction:  # fmt: skip
     """Trace `fn` on arguments of the described kinds: of their sizes and strides or, with a pattern, of all that it takes.
 
@@ -398,6 +424,7 @@ def trace_call(
     refuse_generator(fn)
     trace = Trace(name)
     trace.cautious, trace.loose = cautious, loose
+    trace.stand_ins.watch_for(loose)
     try:
         return _trace_once(trace, fn, arguments, name, pattern)
     except Exception as error:
@@ -406,6 +433,7 @@ def trace_call(
         looped = error
     again = Trace(name)
     again.unrolls, again.cautious, again.loose = True, cautious, loose
+    again.stand_ins.watch_for(loose)
     try:
         return _trace_once(again, fn, arguments, name, pattern)
     except DslError:
@@ -421,12 +449,16 @@ def _trace_once(
 ) -> TracedFunction:
     trace.trial = pattern is not None
     with tracing(trace):
+        arguments.function = fn
+        trace.roles.add_function(fn)
         handles, inputs = _make_inputs(trace, arguments, pattern)
         tree = unflatten(arguments.structure, handles)
         bound = {**arguments.bound, **tree}
         before = {key: flatten(value) for key, value in tree.items()}
         args, kwargs = _spread(fn, bound)
         trace.earlier.add(getattr(fn, "__code__", None))
+        if isinstance(fn, (types.MethodType, functools.partial)) or stands_in(fn):
+            trace.outside[id(fn)] = fn  # and what it holds
         try:
             with undone_on_error(trace.root):
                 result = call(fn, *args, **kwargs)
@@ -465,6 +497,8 @@ def _make_inputs(
     ):
         if described.kind == "static":
             trace.outside[id(leaf)] = leaf
+            if isinstance(described.value, OfClass):
+                trace.roles.add_argument(leaf, k)
             handles.append(leaf)
         elif aliases and aliases[k] != k:
             handles.append(handles[aliases[k]])
@@ -619,6 +653,7 @@ def _finish(
     definition: Location | None,
 ) -> TracedFunction:
     _refuse_stand_ins(trace, result)
+    trace.stand_ins.refuse_changes(trace.roles.pinned)
     outputs = _Outputs(trace)
     trace.finishing = True
     trace.root.loc = trace.root.loc or definition
@@ -635,8 +670,11 @@ def _finish(
     graph = settle(trace.root.finish(outputs.values), trace.checks)
     if len(trace.scopes) != 1:
         raise InternalError("a region was left open while tracing", location=None)
-    captures = sorted(trace.captures.values(), key=lambda c: c.storage.origin or 0)
-    guards = [(*guard, contents_of(guard[2])) for guard in trace.guards.values()]
+    captures = sorted(trace.captures.values(), key=_origin)
+    guards = [
+        (holder, key, value, contents_but_inputs(value, contents_of(value), trace))
+        for holder, key, value in trace.guards.values()
+    ]
     made = TracedFunction(
         graph,
         inputs,
@@ -649,14 +687,19 @@ def _finish(
     )
     made.resources, made.equated = trace.resources, bool(trace.equated)
     origins = {index for index, _, _ in written}
-    places = {id(c.holder): c.storage.origin for c in captures}
+    places = {id(c.holder): _origin(c) for c in captures}
+    made.captures = [replace(c, storage=None) for c in captures]
     made.variables = [
         (item, places.get(number) in origins) for number, item in trace.variables.items()
     ]
-    made.shared = [
-        (holder, key, inputs[param]) for holder, key, param in trace.shared if param < len(inputs)
-    ]
-    return made
+    made.shared = trace.shared
+    return for_others(made, trace, arguments)
+
+
+def _origin(item: Capture) -> int:
+    """Return the number of the param that a captured array or number is."""
+    assert item.storage is not None
+    return item.storage.origin or 0
 
 
 def _refuse_stand_ins(trace: Trace, result: Any) -> None:

@@ -63,6 +63,9 @@ class Objects:
     def add(self, obj: Any) -> None:
         """Note that an object was made."""
 
+    def add_record(self, obj: Any) -> None:
+        """Note that a dataclass was made."""
+
 
 OBJECTS: list[Objects] = [Objects()]
 """Set by `dsl.frontend.objects`, which knows the trace."""
@@ -162,8 +165,8 @@ def _dataclass(kind: Any, values: dict[str, Any]) -> Any:
     made = object.__new__(kind)
     for name, value in values.items():
         object.__setattr__(made, name, value)
-    if not hasattr(kind, "__dataclass_fields__"):
-        OBJECTS[0].add(made)
+    is_record = hasattr(kind, "__dataclass_fields__")
+    (OBJECTS[0].add_record if is_record else OBJECTS[0].add)(made)
     return made
 
 

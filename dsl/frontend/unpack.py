@@ -8,6 +8,7 @@ to be of another structure goes the long way.
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import types
@@ -16,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from dsl.frontend.lookups import ANY, contents_of, is_found_at, look_up
+from dsl.frontend.roles import FUNCTION, Attributes, Closure, OfClass, Presence, Role, held_in
 from dsl.frontend.scopes import Item
 from dsl.frontend.signature import Same
 from dsl.frontend.state import refill, setter_of
-from dsl.frontend.tracing import TracedFunction, contents_of, look_up
+from dsl.frontend.tracing import TracedFunction
 from dsl.frontend.trees import Structure
 from dsl.ir.sameness import Exact
 
@@ -30,10 +33,12 @@ _MOST_WATCHED = 200
 
 # Names of the source that are not the user's begin with this.
 _OWN = "_dsl_"
+_NUMBERS = (int, float, complex, str, bytes)
 _SPACE = {
     f"{_OWN}{name}": item
     for name, item in {
-        "type": type, "len": len, "getattr": getattr, "look_up": look_up, "contents_of": contents_of, "refill": refill,
+        "type": type, "len": len, "getattr": getattr, "hasattr": hasattr, "id": id, "look_up": look_up,
+        "contents_of": contents_of, "refill": refill,
         "NotImplemented": NotImplemented,
         "missing": (KeyError, IndexError, AttributeError, ValueError),
     }.items()
@@ -54,6 +59,7 @@ class _Source:
         self.leaves: list[str] = []
         self.objects: dict[str, Any] = {}
         self.count = 0
+        self.roles: dict[int, str] = {}  # the variables of objects that play roles
         self.head = _head(signature, self)
         self.slow = f"return {_OWN}slow({_passed_on(signature)})"
 
@@ -61,6 +67,10 @@ class _Source:
         name = f"{_OWN}o{len(self.objects)}"
         self.objects[name] = item
         return name
+
+    def object(self, item: Any) -> str:
+        """Return an expression for an object, or for what plays a role."""
+        return self.roles[item.number] if type(item) is Role else self.held(item)
 
     def key(self, item: Any) -> str:
         return repr(item) if type(item) in (int, str) else self.held(item)
@@ -73,22 +83,87 @@ class _Source:
         """Go the long way unless a variable is an object or, if `equal` is as good, the same type and bits."""
         held = self.held(item)
         kind = self.held(type(item))
-        alike = self.held(item if type(item) in (int, str, bytes) else Exact(item))
+        plain = type(item) in (int, str, bytes) or (type(item) is float and item == item != 0)
+        alike = self.held(item if plain else Exact(item))
         more = f" or {_OWN}type({name}) is {kind} and {alike} == {name}" if equal else ""
         self.require(f"{name} is {held}{more}")
 
     def outside(self, holder: Any, key: Any) -> str:
         """Return an expression for what is outside the function: see `look_up`."""
+        if key is Attributes:
+            return f"{self.object(holder)}.__dict__"
+        if type(holder) is Presence:
+            return f"{_OWN}hasattr({self.object(held_in(holder))}, {self.key(key)})"
+        if type(holder) is Role:
+            return self.inside(holder, key)
         if isinstance(holder, types.CellType):
             return f"{self.held(holder)}.cell_contents"
         if type(holder) is dict:
             return f"{self.held(holder.get)}({self.key(key)})"
+        if type(holder) in (list, tuple) and type(key) is int:
+            return f"{self.held(holder)}[{key}]"
         if isinstance(key, Item) or not isinstance(key, str) or isinstance(holder, dict):
             return f"{_OWN}look_up({self.held(holder)}, {self.key(key)})"
         return f"{_OWN}getattr({self.held(holder)}, {self.key(key)}, None)"
 
+    def inside(self, holder: Role, key: Any) -> str:
+        """Return an expression for what is in an object that plays a role."""
+        name = self.object(holder)
+        if holder.kind is types.CellType:
+            return f"{name}.cell_contents"
+        in_order = holder.kind in (list, tuple, collections.deque) and not isinstance(key, str)
+        if in_order:
+            return f"{name}[{self.key(key)}]"
+        if holder.kind is dict and not isinstance(key, Item):
+            return f"{name}.get({self.key(key)})"
+        if isinstance(key, Item) or not isinstance(key, str):
+            return f"{_OWN}look_up({name}, {self.key(key)})"
+        return f"{_OWN}getattr({name}, {self.key(key)}, None)"
+
+    def act(self, traced: TracedFunction, function: Any) -> None:
+        """Write how the objects are found that play the roles, and that no one plays two."""
+        for role in traced.roles:
+            if role.key is FUNCTION:
+                self.roles[role.number] = self.held(function)
+                continue
+            if type(role.key) is Closure:
+                self.roles[role.number] = self.held(function.__closure__[role.key.number])
+                continue
+            if role.holder is None:
+                self.roles[role.number] = self.leaves[role.key]
+                continue
+            self.roles[role.number] = name = self.variable(self.outside(role.holder, role.key))
+            self.require(f"{_OWN}type({name}) is {self.held(role.kind)}")
+        for numbers in traced.apart:
+            names = [self.roles[k] for k in numbers]
+            self.require(self.all_apart(names))
+        for leaf, role in traced.again:
+            self.require(f"{self.leaves[leaf]} is {self.object(role)}")
+
+    @staticmethod
+    def all_apart(names: list[str]) -> str:
+        """Return a condition: no two variables are one object."""
+        if len(names) == 2:
+            return f"{names[0]} is not {names[1]}"
+        return f"{_OWN}len({{{', '.join(f'{_OWN}id({name})' for name in names)}}}) == {len(names)}"
+
+    def guard(self, holder: Any, key: Any, expected: Any, contents: Any) -> None:
+        """Go the long way unless a place outside holds what it held: see `TracedFunction.guard_failure`."""
+        if type(expected) is Role:
+            name = self.object(expected)
+            if not is_found_at(expected, holder, key):
+                self.require(f"{self.outside(holder, key)} is {name}")
+        elif type(expected) in _NUMBERS or isinstance(expected, (tuple, np.generic)):
+            name = self.variable(self.outside(holder, key))
+            self.same(name, expected, equal=True)
+        else:
+            name = self.held(expected)
+            self.require(f"{self.outside(holder, key)} is {name}")
+        if contents is not None:
+            self.watch(name, contents)
+
     def watch(self, name: str, contents: tuple[Any, Any]) -> None:
-        """Go the long way unless a container from outside holds what it held: see `tracing.contents_of`."""
+        """Go the long way unless a container from outside holds what it held: see `contents_of`."""
         kind, items = contents
         if not isinstance(items, list):
             self.require(f"{_OWN}contents_of({name}) == {self.held(contents)}")
@@ -101,9 +176,13 @@ class _Source:
         )
         self.require(f"{_OWN}type({name}) is {self.held(kind)} and {same}")
         for key, item in items:
+            if item is ANY:
+                continue
             part = self.variable(f"{name}[{self.key(key)}]")
-            if isinstance(item, Same):
-                self.require(f"{part} is {self.held(item.item)}")
+            if isinstance(item, Same) and type(item.item) in _NUMBERS:
+                self.same(part, item.item, equal=True)
+            elif isinstance(item, Same):
+                self.require(f"{part} is {self.object(item.item)}")
             elif isinstance(item[0], np.dtype):
                 array = f"{_OWN}type({part}) is {self.held(np.ndarray)}"
                 self.require(
@@ -220,7 +299,7 @@ def _is_record(kind: Any) -> bool:
 
 def unpacker(
     signature: inspect.Signature, arguments: Any, traced: TracedFunction, whole: bool,
-    slow: Callable[..., Any], made: Callable[..., Any],
+    slow: Callable[..., Any], made: Callable[..., Any], function: Any,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """Return a function of the signature that calls `made` with the leaves that the graph takes; None if it cannot be written.
 
@@ -236,16 +315,16 @@ def unpacker(
     if watched > _MOST_WATCHED or any(name.startswith(_OWN) for name in names):
         return None
     code = _Source(signature)
-    for holder, key, expected, contents in traced.guards:
-        held = code.held(expected)
-        code.require(f"{code.outside(holder, key)} is {held}")
-        if contents is not None:
-            code.watch(held, contents)
     _take_arguments(code, names, children, arguments, traced.inputs)
-    given = [code.leaves[k] for k in traced.inputs]
-    given += [code.outside(c.holder, c.key) for c in traced.captures]
+    code.act(traced, function)
+    for guard in traced.guards:
+        code.guard(*guard)
+    given = [code.leaves[k] for k in traced.inputs] + _captured(code, traced)
     claim = "" if traced.claim is None else f"with {code.held(traced.claim)}: "
-    leaves = [f"{_OWN}r[{k}]" for k in range(len(traced.sources))]
+    leaves = [
+        code.object(source.value) if type(source.value) is Role else f"{_OWN}r[{k}]"
+        for k, source in enumerate(traced.sources)
+    ]
     answer = f"{_OWN}r" if whole else code.put(structure, leaves)
     effects = _effects(code, names, traced, leaves)
     body = [
@@ -259,6 +338,21 @@ def unpacker(
     call: Any = space["call"]
     call.__name__ = call.__qualname__ = traced.graph.name  # for the words of a TypeError
     return call  # type: ignore[no-any-return]
+
+
+def _captured(code: _Source, traced: TracedFunction) -> list[str]:
+    """Write where the arrays and numbers from outside are; arrays that were different ones must be so, and one still that one."""
+    found = [code.variable(code.outside(c.holder, c.key)) for c in traced.captures]
+    arrays = [v for v, c in zip(found, traced.captures, strict=True) if c.number is None]
+    if len(arrays) > 1:
+        code.require(code.all_apart(arrays))
+    for name, item in zip(found, traced.captures, strict=True):
+        if item.strides is not None:
+            code.require(f"{name}.strides == {item.strides}")
+    given = [code.leaves[k] for k in traced.inputs] + found
+    for holder, key, param in traced.shared:
+        code.require(f"{code.outside(holder, key)} is {given[param]}")
+    return found
 
 
 def _items(contents: Any) -> int:
@@ -281,6 +375,9 @@ def _take_arguments(
     for k, (leaf, described) in enumerate(zip(code.leaves, arguments.described, strict=True)):
         if described.kind == "static":
             value = described.value
+            if isinstance(value, OfClass):
+                code.require(f"{_OWN}type({leaf}) is {code.held(value.kind)}")
+                continue
             item = value.item if isinstance(value, Same) else value
             code.same(leaf, item, equal=isinstance(item, (int, float, complex, str, bytes)))
         elif k not in inputs:
@@ -299,9 +396,11 @@ def _effects(
     for k, structure, sources in traced.containers:
         yield refilled(names[k], structure, len(sources))
     for obj, name, in_place, structure, sources in traced.attributes:
+        whose = code.object(obj)
         if in_place:
-            item = f"{_OWN}getattr({code.held(obj)}, {name!r})"
+            item = f"{_OWN}getattr({whose}, {name!r})"
             yield refilled(item, structure, len(sources))
         else:
             put = code.put(structure, leaves)
-            yield f"{code.held(setter_of(obj))}({code.held(obj)}, {name!r}, {put})"
+            kind = obj.kind if type(obj) is Role else type(obj)
+            yield f"{code.held(setter_of(kind))}({whose}, {name!r}, {put})"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from typing import Any
 
 from dsl.frontend.library import has_traced
+from dsl.frontend.packages import is_users, package_of
 
 __all__ = [
     "declared",
@@ -15,35 +15,9 @@ __all__ = [
     "is_traced_code",
     "is_users",
     "own_method",
+    "own_method_of",
     "package_of",
 ]
-
-# Packages whose functions run as they are.
-_NOT_CONVERTED = {
-    "numpy",
-    "dsl",
-    "scipy",
-    "ml_dtypes",
-    "numba",
-    "jax",
-    "torch",
-    "cupy",
-    "_pytest",
-    "pytest",
-    *sys.stdlib_module_names,
-}
-_NOT_CONVERTED -= {"__main__", "this", "antigravity"}
-
-
-def is_users(fn: Any) -> bool:
-    """Tell whether a function, a class or a module is the user's, by the package that it is in."""
-    return package_of(fn) not in _NOT_CONVERTED
-
-
-def package_of(fn: Any) -> str:
-    """Return the name of the package that a function, a class or a module is in."""
-    named = fn.__name__ if isinstance(fn, types.ModuleType) else getattr(fn, "__module__", None)
-    return (named or "").split(".")[0]
 
 
 def is_traced_code(fn: types.FunctionType, args: Any) -> bool:
@@ -64,7 +38,12 @@ def declared(cls: type, name: str) -> Any:
 
 def own_method(item: Any, name: str) -> types.FunctionType | None:
     """Return a method that the user wrote in Python for the class of an object."""
-    found = getattr(type(item), name, None)
+    return own_method_of(type(item), name)
+
+
+def own_method_of(kind: type, name: str) -> types.FunctionType | None:
+    """Return a method of a class that the user wrote in Python."""
+    found = getattr(kind, name, None)
     return found if isinstance(found, types.FunctionType) and is_users(found) else None
 
 

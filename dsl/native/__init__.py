@@ -88,7 +88,7 @@ def _params(
         if item.number is not None:
             yield _param(item.number, exact)
         else:
-            yield ParamKind("array", None if item.is_contiguous else "any")
+            yield ParamKind("array", None if item.strides is None else "any")
 
 
 def _param(leaf: Leaf, exact: bool) -> Any:
@@ -152,9 +152,10 @@ class Direct:
         declined: Callable[..., Any],
         retry: Callable[..., Any] | None,
         signature: inspect.Signature,
+        function: Any,
         timed: bool = False,
     ) -> tuple[Any, Any] | None:
-        """Return what to call, and the built-in behind it, which counts; None if that cannot be.
+        """Return what to call for a function that the program serves, and the built-in behind it, which counts; None if that cannot be.
 
         One that is `timed` has clocks in its program, and runs whatever else keeps built-ins from running.
         """
@@ -178,7 +179,9 @@ class Direct:
         )  # fmt: skip
         if self.arguments is None:
             return made, made
-        call = unpacker(signature, self.arguments, self.traced, self.whole, declined, made)
+        call = unpacker(
+            signature, self.arguments, self.traced, self.whole, declined, made, function
+        )
         return None if call is None else (staticmethod(call), made)
 
 
@@ -191,19 +194,20 @@ def _direct(
     traced: TracedFunction, graph: Graph, arguments: Arguments, native: Any, needed: list[int]
 ) -> Direct | None:
     """Return how a built-in can do the whole call, if it is simple enough."""
-    if traced.shared:
-        return None
     from dsl.native.results import is_whole, records
 
     whole = is_whole(traced)
-    inside = whole and not traced.guards and not traced.captures
+    alone = not traced.guards and not traced.captures and not traced.shared and not traced.roles
+    inside = whole and alone
     plain = _arguments(traced, arguments, native) if inside else None
     params, at = plain or (list(native.spec.params), range(len(native.spec.params)))
     found = records(traced, graph, needed, params, at)
     if found is None:
         return None
     # Without the arrays: they must not live as long as the function.
-    kinds = replace(arguments, bound=dict.fromkeys(arguments.bound), leaves=[])
+    kinds = replace(
+        arguments, bound=dict.fromkeys(arguments.bound), leaves=[], function=None, found=None
+    )
     return Direct(native, params, *found, traced, whole, None if plain else kinds)
 
 

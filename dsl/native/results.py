@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsl.codegen.cpu import entry
+from dsl.frontend.roles import Role
 from dsl.frontend.strides import contiguous, is_contiguous, offset, unknown, viewed
 from dsl.frontend.traced import Kind
 from dsl.frontend.tracing import Source, TracedFunction
@@ -36,8 +37,13 @@ def is_whole(traced: TracedFunction) -> bool:
     """Tell whether what a call does is to return one object that an entry makes, or a tuple of such."""
     structure = traced.result[0]
     plain = all(child.type in LEAVES for child in structure.children)
-    alone = not traced.containers and not traced.attributes
+    alone = not traced.containers and not traced.attributes and not has_roles(traced.result[1])
     return alone and (structure.type in LEAVES or (structure.type is tuple and plain))
+
+
+def has_roles(sources: Sequence[Source]) -> bool:
+    """Tell whether objects that play roles are among what a call returns."""
+    return any(type(source.value) is Role for source in sources)
 
 
 def records(
