@@ -295,6 +295,10 @@ class Compiled(Generic[P, R]):
         assert trace is not None
         return trace.whole(lambda: call_traced(self._fn, *args, **kwargs))
 
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return (self._fn,)
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundCompiled(self, instance)
 
@@ -680,6 +684,10 @@ class BoundCompiled:
     def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As for `Compiled`."""
         return self._compiled.dsl_inline((self._instance, *args), kwargs)
+
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """As for `Compiled`."""
+        return self._compiled, self._compiled._fn, self._instance
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """As for `Compiled`."""

@@ -165,6 +165,40 @@ def test_changes_outside_are_seen(name: str) -> None:
     assert compiled.cache_info().misses == 2
 
 
+def around(thing: Thing) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield functions that read an object which nothing but what is compiled holds."""
+    rule = dsl.custom_vjp(thing.times)
+    rule.defvjp(lambda x: (thing.times(x), x), lambda x, g: (g * thing.z,))
+    total = dsl.jit(lambda x, held: (x * held.z).sum())
+    for name, fn in (
+        ("method", thing.times),
+        ("called", thing),
+        ("partial", functools.partial(lambda held, x: x * held.z, thing)),
+        ("rule", rule),
+    ):
+        compiled = dsl.jit(fn)
+        yield name, compiled
+        yield f"{name} in a function", lambda x, compiled=compiled: compiled(x)
+        yield f"vmap of {name}", dsl.vmap(fn)
+        yield f"checkpoint of {name}", dsl.checkpoint(dsl.jit(fn))
+        yield f"jacobian of {name}", dsl.jit(dsl.jacrev(fn))
+    first = dsl.grad(functools.partial(total, held=thing))
+    yield "gradient", first
+    yield "product", lambda x: dsl.jvp(first, (x,), (x,))[0]
+
+
+AROUND = [name for name, _ in around(Thing())]
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_objects_that_only_the_compiled_function_holds_are_seen_as_they_are(name: str) -> None:
+    thing = Thing(2.0)
+    compiled = dict(around(thing))[name]
+    before = compiled(X)
+    thing.z = 6.0
+    np.testing.assert_allclose(compiled(X), 3.0 * before)
+
+
 def arrays(w: np.ndarray) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """Yield functions that find an array in many ways."""
 

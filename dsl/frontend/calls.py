@@ -121,13 +121,22 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         fn = fn.__wrapped__
     if isinstance(fn, types.FunctionType):
         return _call_function(fn, args, kwargs)
+    _note_wrapped(fn)
     if isinstance(fn, types.MethodType) and not isinstance(fn.__self__, Traced):
-        if id(fn) in (outside := the_trace().outside):
-            outside.setdefault(id(fn.__self__), fn.__self__)
         return call(fn.__func__, fn.__self__, *args, **kwargs)
     if isinstance(fn, type):
         return _construct(fn, args, kwargs)
     return _call_object(fn, args, kwargs)
+
+
+def _note_wrapped(fn: Any) -> None:
+    """What a callable from outside wraps is outside, too: the object of a method, the function in a compiled one."""
+    outside = the_trace().outside
+    if id(fn) not in outside:
+        return
+    wraps = getattr(type(fn), "dsl_wraps", None)
+    held = (fn.__self__,) if isinstance(fn, types.MethodType) else wraps(fn) if wraps else ()
+    outside.update((id(item), item) for item in held)
 
 
 def _holds_arrays(item: Any) -> bool:
@@ -390,7 +399,8 @@ def _call_partial(fn: functools.partial[Any], args: Any, kwargs: Any) -> Any:
     given, named = fn.args, fn.keywords
     if id(fn) in the_trace().outside:
         given = tuple(from_outside(given, k, item) for k, item in enumerate(given))
-        named = arrays_of(from_outside(fn, "keywords", named))
+        from_outside(fn, "keywords", named)
+        named = {name: from_outside(named, name, item) for name, item in named.items()}
     return call(fn.func, *given, *args, **{**named, **kwargs})
 
 

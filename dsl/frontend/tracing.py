@@ -427,6 +427,7 @@ def _trace_once(
         before = {key: flatten(value) for key, value in tree.items()}
         args, kwargs = _spread(fn, bound)
         trace.earlier.add(getattr(fn, "__code__", None))
+        trace.outside.setdefault(id(fn), fn)
         try:
             with undone_on_error(trace.root):
                 result = call(fn, *args, **kwargs)

@@ -389,7 +389,7 @@ def _vjp_of_values(fn: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
 def compiled_of(fn: Any, key: Any, run: Callable[..., Any]) -> Compiled[Any, Any]:
     """Compile a function that takes other arguments than `fn` does."""
     run.__name__ = _name(fn)
-    return kept(fn, key, lambda: Compiled(_Own(run)))  # type: ignore[no-any-return]
+    return kept(fn, key, lambda: Compiled(_Own(run, fn)))  # type: ignore[no-any-return]
 
 
 class _Own:
@@ -397,8 +397,12 @@ class _Own:
 
     dsl_traced = True
 
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run, self.__name__, self.__wrapped__ = run, run.__name__, run
+    def __init__(self, run: Callable[..., Any], fn: Any) -> None:
+        self.run, self.fn, self.__name__, self.__wrapped__ = run, fn, run.__name__, run
+
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return (self.fn,)
 
     def dsl_inline(self, args: Any, kwargs: Any) -> Any:
         return self.run(*args, **kwargs)

@@ -74,6 +74,10 @@ class Transform:
         """Called while tracing."""
         return self.run(*args, **kwargs)
 
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return (self.fn,)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
 

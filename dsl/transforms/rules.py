@@ -51,6 +51,13 @@ class _Custom:
     def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return (self.fn, *self.rules())
+
+    def rules(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
     def parted(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Return the arguments that have no derivative, and the others."""
         if self.nondiff_argnums and max(self.nondiff_argnums) >= len(args):
@@ -116,6 +123,9 @@ class custom_vjp(_Custom):
         """Say how the derivative is computed."""
         self.forward, self.backward = forward, backward
 
+    def rules(self) -> tuple[Any, ...]:
+        return self.forward, self.backward
+
     def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refuse_missing(self.forward, "defvjp")
         args = with_contents(args)
@@ -179,6 +189,9 @@ class custom_jvp(_Custom):
         """Say how the derivative is computed."""
         self.rule = rule
         return rule
+
+    def rules(self) -> tuple[Any, ...]:
+        return (self.rule,)
 
     def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refuse_missing(self.rule, "defjvp")
