@@ -304,7 +304,7 @@ class Compiled(Generic[P, R]):
 
     def __reduce__(self) -> Any:
         name = getattr(self._fn, "__qualname__", "")
-        if _named(getattr(self._fn, "__module__", None), name) is self:
+        if named(getattr(self._fn, "__module__", None), name) is self:
             return name  # `@jit` on a function of a module: found under its name again
         return _unpickle, (self._fn, self._options)
 
@@ -752,7 +752,8 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
 
 
-def _named(module: str | None, path: str) -> Any:
+def named(module: str | None, path: str) -> Any:
+    """Return what a module holds under a name, None if nothing."""
     found: Any = sys.modules.get(module or "")
     for name in path.split("."):
         found = getattr(found, name, None)
