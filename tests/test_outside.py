@@ -199,6 +199,31 @@ def test_objects_that_only_the_compiled_function_holds_are_seen_as_they_are(name
     np.testing.assert_allclose(compiled(X), 3.0 * before)
 
 
+def test_a_call_method_that_a_class_gets_later_is_called() -> None:
+    class Callable:
+        def __call__(self, x):
+            return 2 * x
+
+    compiled = dsl.jit(Callable())
+    np.testing.assert_array_equal(compiled(X), 2 * X)
+    Callable.__call__ = lambda self, x: 3 * x
+    np.testing.assert_array_equal(compiled(X), 3 * X)
+
+
+@pytest.mark.parametrize("transform", [dsl.jit, dsl.grad, dsl.checkpoint])
+def test_an_attribute_that_was_none_is_assigned_by_what_is_transformed(transform: Any) -> None:
+    thing = types.SimpleNamespace(last=None)
+
+    def loss(x):
+        thing.last = 2 * x
+        return (x**2).sum()
+
+    compiled = transform(loss)
+    for scale in (1.0, 3.0):
+        compiled(scale * X)
+        np.testing.assert_array_equal(thing.last, 2 * scale * X)
+
+
 def arrays(w: np.ndarray) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """Yield functions that find an array in many ways."""
 

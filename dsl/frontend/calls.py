@@ -417,6 +417,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
         return inner(fn, args, kwargs)
     method = getattr(type(fn), "__call__", None)  # noqa: B004
     if isinstance(method, types.FunctionType) and (is_users(method) or is_polynomial(method)):
+        if id(fn) in the_trace().outside:
+            from_outside(type(fn), "__call__", method)
         return call(method, fn, *args, **kwargs)
     if isinstance(fn, np.vectorize) and (has_traced(args) or has_traced(kwargs)):
         from dsl.frontend import folds

@@ -194,7 +194,7 @@ class Inner:
             storage.set(outputs[k])
         for obj, name, old, structure, places, kinds in self.attributes:
             tree = _put_together(structure, places, kinds, outputs)
-            if old is self.opened.get(id(old)):
+            if id(old) in self.opened:
                 open_attribute(current_scope(), obj, name)
                 change_contents(old, tree)
                 continue
