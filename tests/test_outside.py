@@ -46,6 +46,9 @@ class Thing:
     def times(self, x):
         return x * self.z
 
+    def total(self, x):
+        return (x * self.z).sum()
+
     def __call__(self, x):
         return x * self.z * 2
 
@@ -184,6 +187,13 @@ def around(thing: Thing) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         yield f"jacobian of {name}", dsl.jit(dsl.jacrev(fn))
     first = dsl.grad(functools.partial(total, held=thing))
     yield "gradient", first
+    state = dsl.optim.SGD(1.0).init(X)
+    minimize = dsl.optim.SGD(1.0).minimize(lambda w: (0.0 * w).sum() + total(w, thing))
+    yield "step", lambda x: x - minimize(x, state)[1]
+    by_method = dsl.optim.SGD(1.0).minimize(thing.total)
+    yield "step of method", lambda x: x - by_method(x, state)[1]
+    trained = dsl.parallel.DataParallel(thing.total, dsl.optim.SGD(1.0))
+    yield "trained", lambda x: x - trained.step(x, state)[1]
     yield "product", lambda x: dsl.jvp(first, (x,), (x,))[0]
 
 

@@ -13,7 +13,7 @@ import inspect
 import itertools
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,9 +119,9 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return adopt(fn(*args, **kwargs))
     if is_polynomial(getattr(fn, "__wrapped__", None)):
         fn = fn.__wrapped__
+    _note_wrapped(fn)
     if isinstance(fn, types.FunctionType):
         return _call_function(fn, args, kwargs)
-    _note_wrapped(fn)
     if isinstance(fn, types.MethodType) and not isinstance(fn.__self__, Traced):
         return call(fn.__func__, fn.__self__, *args, **kwargs)
     if isinstance(fn, type):
@@ -134,9 +134,20 @@ def _note_wrapped(fn: Any) -> None:
     outside = the_trace().outside
     if id(fn) not in outside:
         return
+    for held in _wrapped_by(fn):
+        if held is not None and id(held) not in outside:
+            outside[id(held)] = held
+            _note_wrapped(held)
+
+
+def _wrapped_by(fn: Any) -> Sequence[Any]:
+    if isinstance(fn, types.MethodType):
+        return (fn.__self__,)
+    if isinstance(fn, types.FunctionType) and package_of(fn) == "dsl":  # it is not converted
+        cells = fn.__closure__ or ()
+        return [cell.cell_contents for cell in cells if callable(cell.cell_contents)]
     wraps = getattr(type(fn), "dsl_wraps", None)
-    held = (fn.__self__,) if isinstance(fn, types.MethodType) else wraps(fn) if wraps else ()
-    outside.update((id(item), item) for item in held)
+    return wraps(fn) if wraps else ()
 
 
 def _holds_arrays(item: Any) -> bool:
