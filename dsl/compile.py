@@ -310,12 +310,16 @@ class Compiled(Generic[P, R]):
         assert trace is not None
         return trace.whole(lambda: call_traced(self._fn, *args, **kwargs))
 
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return (self._fn,)
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundCompiled(self, instance)
 
     def __reduce__(self) -> Any:
         name = getattr(self._fn, "__qualname__", "")
-        if _named(getattr(self._fn, "__module__", None), name) is self:
+        if named(getattr(self._fn, "__module__", None), name) is self:
             return name  # `@jit` on a function of a module: found under its name again
         return _unpickle, (self._fn, self._options)
 
@@ -787,6 +791,10 @@ class BoundCompiled:
         """As for `Compiled`."""
         return self._compiled.dsl_inline((self._instance, *args), kwargs)
 
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """As for `Compiled`."""
+        return self._compiled, self._compiled._fn, self._instance
+
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """As for `Compiled`."""
         return self._compiled.lower(self._instance, *args, **kwargs)
@@ -850,7 +858,8 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
 
 
-def _named(module: str | None, path: str) -> Any:
+def named(module: str | None, path: str) -> Any:
+    """Return what a module holds under a name, None if nothing."""
     found: Any = sys.modules.get(module or "")
     for name in path.split("."):
         found = getattr(found, name, None)

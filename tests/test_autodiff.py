@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import re
 import subprocess
 import sys
@@ -1434,8 +1435,11 @@ def test_custom_rules_with_arguments_that_have_no_derivative(backend: str) -> No
     scaled.defjvp(lambda f, p, t: (scaled(p[0], f, p[1]), 3 * t[0] + 5 * t[1]))
     assert dsl.grad(lambda x, y: scaled(x, np.sin, y), argnums=(0, 1))(1.0, 2.0) == (3.0, 5.0)
     assert dsl.jvp(lambda x: scaled(x, np.sin, 2.0), (0.0,), (1.0,)) == (0.0, 3.0)
+    assert dsl.grad(lambda x: apply(np.square, x, n=3))(5.0) == 60.0
+    variadic = functools.partial(dsl.custom_vjp, nondiff_argnums=(0, 2))(lambda f, *x: f(*x))
+    variadic.defvjp(lambda f, *x: (f(*x), ()), lambda f, n, _, g: (g,))
     with raises("nondiff_argnums=(0, 2)", "2 positional arguments"):
-        dsl.grad(lambda x: apply(np.sin, x, n=3))(1.0)
+        dsl.grad(lambda x: variadic(np.sin, x))(1.0)
     with raises("nondiff_argnums: expected numbers of positional arguments, got 'f'"):
         dsl.custom_vjp(np.sin, nondiff_argnums="f")
 
@@ -1522,6 +1526,92 @@ def test_custom_vjp_over_trees() -> None:
     )
     np.testing.assert_array_equal(by_p["w"], [10.0, 10.0])
     np.testing.assert_array_equal(by_x, [0.0, 0.0])
+
+
+@dsl.custom_vjp
+def weighted(x, weight=2.0):
+    return weight * x
+
+
+weighted.defvjp(lambda x, w: (w * x, (x, w)), lambda kept, g: (10.0 * kept[1] * g, kept[0] * g))
+
+
+@dsl.custom_jvp
+def powered(x, n=2):
+    return x**n
+
+
+powered.defjvp(lambda p, t: (p[0] ** p[1], 10.0 * p[1] * p[0] ** (p[1] - 1) * t[0]))
+
+
+def test_custom_rules_take_defaults_and_arguments_by_keyword() -> None:
+    assert dsl.grad(lambda x: weighted(x))(3.0) == 20.0
+    assert dsl.grad(lambda x: weighted(weight=x, x=4.0))(3.0) == 4.0
+    assert dsl.grad(lambda x: powered(x) + powered(x, n=3))(2.0) == 40.0 + 120.0
+
+
+def test_functions_with_rules_are_pickled_and_are_methods() -> None:
+    assert pickle.loads(pickle.dumps(weighted)) is weighted
+    again = pickle.loads(pickle.dumps(dsl.custom_jvp(np.sin)))
+    again.defjvp(lambda p, t: (np.sin(p[0]), 5.0 * t[0]))
+    assert dsl.grad(lambda x: again(x))(1.0) == 5.0
+
+    class Model:
+        rate = 3.0
+
+        @dsl.custom_vjp
+        def scaled(self, x):
+            return self.rate * x
+
+        scaled.defvjp(
+            lambda self, x: (self.rate * x, self.rate), lambda rate, g: (None, 10.0 * rate * g)
+        )
+
+    model = Model()
+    assert model.scaled(2.0) == 6.0
+    assert dsl.grad(lambda x: model.scaled(x))(2.0) == 30.0
+
+
+def test_the_order_of_entries_of_dicts_does_not_matter() -> None:
+    def cubes(p):
+        return {"u": p["a"] ** 3, "v": p["b"]}
+
+    ruled = dsl.custom_vjp(cubes)
+    ruled.defvjp(
+        lambda p: ({"v": p["b"], "u": p["a"] ** 3}, p),
+        lambda p, g: ({"b": g["v"], "a": 3 * p["a"] ** 2 * g["u"]},),
+    )
+    p, t = {"a": 2.0, "b": 5.0}, {"b": 0.0, "a": 1.0}
+    for fn in (cubes, ruled):
+        assert dsl.vjp(fn, p)[1]({"v": 7.0, "u": 1.0}) == ({"a": 12.0, "b": 7.0},)
+    assert dsl.jvp(cubes, (p,), (t,))[1] == {"u": 12.0, "v": 0.0}
+
+
+def test_jvp_takes_arguments_and_tangents_in_tuples() -> None:
+    with raises("jvp takes the arguments in a tuple, got a ndarray", "dsl.jvp(f, (x,), (t,))"):
+        dsl.jvp(np.sin, np.ones(2), np.ones(2))
+
+
+def test_derivatives_of_methods_are_compiled_once_for_an_object() -> None:
+    class Model:
+        def loss(self, x):
+            return (x**2).sum()
+
+    model = Model()
+    assert dsl.grad(model.loss) is dsl.grad(model.loss)
+    assert dsl.grad(model.loss) is not dsl.grad(Model().loss)
+
+
+def test_axes_of_dicts_are_matched_by_key() -> None:
+    p = {"a": np.ones((2, 3)), "b": np.arange(6.0).reshape(3, 2)}
+    f = dsl.vmap(lambda p: p["a"].sum() * p["b"], in_axes=({"b": 0, "a": 1},), out_axes=1)
+    np.testing.assert_array_equal(f(p), 2 * p["b"].T)
+    g = dsl.vmap(lambda x: {"u": x, "v": np.outer(x, x)}, out_axes={"v": 2, "u": 0})
+    assert {k: v.shape for k, v in g(p["a"]).items()} == {"u": (2, 3), "v": (3, 3, 2)}
+    with pytest.raises(dsl.errors.ShapeError, match="do not fit an argument"):
+        dsl.vmap(lambda p: p["a"], in_axes=({"c": 0},))({"a": np.ones(2)})
+    with pytest.raises(dsl.errors.ShapeError, match="out_axes is 4"):
+        dsl.vmap(np.sin, out_axes=4)(np.ones(2))
 
 
 def test_implicit_derivative_of_a_fixed_point() -> None:

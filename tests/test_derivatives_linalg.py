@@ -242,7 +242,8 @@ def test_gradients_that_are_known() -> None:
 
 
 @pytest.mark.parametrize("x", [[[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.zeros((3, 3)), np.ones((3, 3)), [[1, 1], [1, 1]],
-                               [[0]], np.diag([0, 1, 2]), np.eye(3)])  # fmt: skip
+                               [[0]], np.diag([0, 1, 2]), np.eye(3), np.zeros((4, 4)), np.ones((4, 4)),
+                               np.diag([0, 1, 2, 3])])  # fmt: skip
 @pytest.mark.parametrize("scale", [1e-8, 1, 1e8])
 def test_determinant_of_singular_matrices(x: Any, scale: float) -> None:
     x = np.array(x, float) * scale
@@ -252,9 +253,14 @@ def test_determinant_of_singular_matrices(x: Any, scale: float) -> None:
     np.testing.assert_allclose(gradient(through("det"), x, 1.0), cofactors, rtol=1e-12, atol=atol)
 
 
-def test_second_derivatives_of_the_determinant_where_it_is_zero() -> None:
-    graph = build(through("det"), TensorType(F64, (3, 3)))
-    check(graph, [np.arange(1.0, 10).reshape(3, 3)], order=3)
+@pytest.mark.parametrize("x", [np.zeros((2, 2)), np.zeros((3, 3)), np.ones((3, 3))])
+def test_derivatives_of_small_determinants_are_right_whatever_the_rank(x: np.ndarray) -> None:
+    check(build(through("det"), TensorType(F64, x.shape)), [x], order=3)
+
+
+@pytest.mark.parametrize("x", [np.arange(1.0, 10).reshape(3, 3), np.diag([0.0, 1, 2, 3])])
+def test_second_derivatives_of_the_determinant_where_it_is_zero(x: np.ndarray) -> None:
+    check(build(through("det"), TensorType(F64, x.shape)), [x], order=3)
 
 
 def test_eigenvalues_in_another_order_than_beside_their_vectors() -> None:

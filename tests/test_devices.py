@@ -493,3 +493,13 @@ def test_a_loop_over_devices_is_unrolled() -> None:
         return x
 
     assert devices_of(f, np.ones(2)) == {"sin": "cpu:0", "cos": "cpu:1"}
+
+
+def test_a_device_of_an_unknown_kind_is_named() -> None:
+    @dsl.jit
+    def f(x: Any) -> Any:
+        with dsl.device("gpu:0"):
+            return 2 * x
+
+    with pytest.raises(DeviceError, match="no devices of the kind 'gpu'"):
+        f(np.ones(2))

@@ -1023,6 +1023,18 @@ def test_the_results_of_a_scan_have_the_dtype_that_holds_all_of_them() -> None:
             assert (found[1].dtype, found[1].tolist()) == (dtype, [0.0, 0.5, 1.0])
 
 
+def last_of_scan(length: Any, xs: Any) -> Any:
+    return dsl.scan(lambda c, _: (c, c), 0.0, xs, length=length)
+
+
+@pytest.mark.parametrize("decorate", [dsl.jit, lambda f: f])
+def test_a_scan_over_arrays_of_different_lengths_is_refused(decorate: Any) -> None:
+    x = np.ones(4)
+    for xs, length, words in (((x, x[:3]), None, "4, 3"), (x, 3, "`length` differ: 4, 3")):
+        with pytest.raises(dsl.errors.ShapeError, match=words):
+            decorate(functools.partial(last_of_scan, length))(xs)
+
+
 def test_a_scan_over_a_number_is_refused() -> None:
     with pytest.raises(dsl.errors.ShapeError, match="holds a number, which has no leading axis"):
         dsl.fold(lambda total, x: total + x, 0.0, np.ones(3))

@@ -46,6 +46,9 @@ class Thing:
     def times(self, x):
         return x * self.z
 
+    def total(self, x):
+        return (x * self.z).sum()
+
     def __call__(self, x):
         return x * self.z * 2
 
@@ -163,6 +166,72 @@ def test_changes_outside_are_seen(name: str) -> None:
     for _ in range(3):
         np.testing.assert_allclose(compiled(X), plain(X))
     assert compiled.cache_info().misses == 2
+
+
+def around(thing: Thing) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield functions that read an object which nothing but what is compiled holds."""
+    rule = dsl.custom_vjp(thing.times)
+    rule.defvjp(lambda x: (thing.times(x), x), lambda x, g: (g * thing.z,))
+    total = dsl.jit(lambda x, held: (x * held.z).sum())
+    for name, fn in (
+        ("method", thing.times),
+        ("called", thing),
+        ("partial", functools.partial(lambda held, x: x * held.z, thing)),
+        ("rule", rule),
+    ):
+        compiled = dsl.jit(fn)
+        yield name, compiled
+        yield f"{name} in a function", lambda x, compiled=compiled: compiled(x)
+        yield f"vmap of {name}", dsl.vmap(fn)
+        yield f"checkpoint of {name}", dsl.checkpoint(dsl.jit(fn))
+        yield f"jacobian of {name}", dsl.jit(dsl.jacrev(fn))
+    first = dsl.grad(functools.partial(total, held=thing))
+    yield "gradient", first
+    state = dsl.optim.SGD(1.0).init(X)
+    minimize = dsl.optim.SGD(1.0).minimize(lambda w: (0.0 * w).sum() + total(w, thing))
+    yield "step", lambda x: x - minimize(x, state)[1]
+    by_method = dsl.optim.SGD(1.0).minimize(thing.total)
+    yield "step of method", lambda x: x - by_method(x, state)[1]
+    trained = dsl.parallel.DataParallel(thing.total, dsl.optim.SGD(1.0))
+    yield "trained", lambda x: x - trained.step(x, state)[1]
+    yield "product", lambda x: dsl.jvp(first, (x,), (x,))[0]
+
+
+AROUND = [name for name, _ in around(Thing())]
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_objects_that_only_the_compiled_function_holds_are_seen_as_they_are(name: str) -> None:
+    thing = Thing(2.0)
+    compiled = dict(around(thing))[name]
+    before = compiled(X)
+    thing.z = 6.0
+    np.testing.assert_allclose(compiled(X), 3.0 * before)
+
+
+def test_a_call_method_that_a_class_gets_later_is_called() -> None:
+    class Callable:
+        def __call__(self, x):
+            return 2 * x
+
+    compiled = dsl.jit(Callable())
+    np.testing.assert_array_equal(compiled(X), 2 * X)
+    Callable.__call__ = lambda self, x: 3 * x
+    np.testing.assert_array_equal(compiled(X), 3 * X)
+
+
+@pytest.mark.parametrize("transform", [dsl.jit, dsl.grad, dsl.checkpoint])
+def test_an_attribute_that_was_none_is_assigned_by_what_is_transformed(transform: Any) -> None:
+    thing = types.SimpleNamespace(last=None)
+
+    def loss(x):
+        thing.last = 2 * x
+        return (x**2).sum()
+
+    compiled = transform(loss)
+    for scale in (1.0, 3.0):
+        compiled(scale * X)
+        np.testing.assert_array_equal(thing.last, 2 * scale * X)
 
 
 def arrays(w: np.ndarray) -> Iterator[tuple[str, Callable[[Any], Any]]]:

@@ -1370,3 +1370,52 @@ def test_a_scan_over_a_placeholder_takes_any_number_of_rows(rows: int, backend: 
             assert (a.dtype, a.tolist()) == (b.dtype, b.tolist())
     assert found[2] == 1.0 + given.sum()
     assert found[3].tolist() == np.ones((rows, 2)).tolist()
+
+
+LARGE = np.ones(100)
+
+
+def scaled_by_large(x):
+    return (x * LARGE).sum()
+
+
+def test_functions_that_a_graph_calls_read_arrays_outside_as_they_are_at_the_call() -> None:
+    """Also under transforms and in verbs; a graph holds copies."""
+    small = np.ones(3)
+
+    def scaled(x):
+        return (x * small).sum()
+
+    compiled = dsl.jit(scaled)
+    with dsl.Graph() as graph:
+        x = dsl.placeholder(np.float64, (3,))
+        fetches = [compiled(x), dsl.grad(scaled)(x), dsl.vmap(lambda v: v * small.sum())(x)]
+        fetches.append(dsl.fori_loop(0, 2, lambda i, c: c + small, x))
+        y = dsl.placeholder(np.float64, (100,))
+        large = [dsl.grad(scaled_by_large)(y)]
+        small[:] = 5.0
+        LARGE[:] = 7.0
+        fetches.append(compiled(x))
+        large.append(y * LARGE)
+    LARGE[:] = 1.0
+    given = np.arange(3.0)
+    with dsl.Session(graph) as session:
+        found = session.run(fetches, {x: given})
+        for got, wanted in zip(found, (3.0, np.ones(3), 3 * given, given + 2, 15.0), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+        first, second = session.run(large, {y: np.ones(100)})
+    assert (first == 1.0).all()
+    assert (second == 7.0).all()
+
+
+def test_a_function_that_writes_an_array_outside_is_refused_in_a_graph() -> None:
+    held = np.ones(3)
+
+    @dsl.jit
+    def write(x):
+        held[0] = x[0]
+        return held.sum()
+
+    with dsl.Graph(), pytest.raises(UnsupportedError, match="writes into an array from outside"):
+        write(dsl.placeholder(np.float64, (3,)))
+    assert held[0] == 1.0

@@ -14,7 +14,7 @@ import inspect
 import itertools
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,6 +152,7 @@ def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return adopt(fn(*args, **kwargs))
     if is_polynomial(getattr(fn, "__wrapped__", None)):
         fn = fn.__wrapped__
+    _note_wrapped(fn)
     if isinstance(fn, types.FunctionType):
         return _call_function(fn, args, kwargs)
     if isinstance(fn, types.MethodType) and not isinstance(fn.__self__, Traced):
@@ -178,6 +179,25 @@ def _in_places(item: Any) -> Any:
     if count is None or get is None:
         return item
     return [call(get, item, k) for k in range(call(count, item))]
+
+
+def _note_wrapped(fn: Any) -> None:
+    """What a callable from outside wraps is outside, too: the function in a compiled one, or in a derivative."""
+    outside = the_trace().outside
+    if id(fn) not in outside:
+        return
+    for held in _wrapped_by(fn):
+        if held is not None and id(held) not in outside:
+            outside[id(held)] = held
+            _note_wrapped(held)
+
+
+def _wrapped_by(fn: Any) -> Sequence[Any]:
+    if isinstance(fn, types.FunctionType) and package_of(fn) == "dsl":  # it is not converted
+        cells = fn.__closure__ or ()
+        return [cell.cell_contents for cell in cells if callable(cell.cell_contents)]
+    wraps = getattr(type(fn), "dsl_wraps", None)
+    return wraps(fn) if wraps else ()
 
 
 def _holds_arrays(item: Any) -> bool:
@@ -475,7 +495,11 @@ def _call_partial(fn: functools.partial[Any], args: Any, kwargs: Any) -> Any:
     given, named = fn.args, fn.keywords
     if id(fn) in the_trace().outside:
         given = tuple(from_outside(given, k, item) for k, item in enumerate(given))
-        named = arrays_of(from_outside(fn, "keywords", named))
+        held = from_outside(fn, "keywords", named)
+        named = {
+            name: from_outside(held, name, item) if callable(item) else item
+            for name, item in arrays_of(held).items()
+        }
     _note_met(*given, *named.values())
     return call(fn.func, *given, *args, **{**named, **kwargs})
 
@@ -496,6 +520,8 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     method = getattr(type(fn), "__call__", None)  # noqa: B004
     if isinstance(method, types.FunctionType) and (is_users(method) or is_polynomial(method)):
         _note_met(fn)
+        if id(fn) in the_trace().outside:
+            from_outside(type(fn), "__call__", method)
         return call(method, fn, *args, **kwargs)
     if isinstance(fn, np.vectorize) and (has_traced(args) or has_traced(kwargs)):
         from dsl.frontend import folds

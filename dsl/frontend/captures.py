@@ -50,6 +50,9 @@ def capture(holder: Any, key: Any, array: np.ndarray) -> Traced:
         if (id(holder), key) not in trace.captures and found.storage.origin is not None:
             trace.shared.append((holder, key, found.storage.origin))
         return found
+    held: Traced | None = trace.as_it_is(array)
+    if held is not None:
+        return held
     type = TensorType(supported_dtype(array.dtype), array.shape)
     name = key if isinstance(key, str) and key.isidentifier() else "captured"
     value = trace.root.param(type, name)

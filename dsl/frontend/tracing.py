@@ -33,7 +33,8 @@ from dsl.frontend.lookups import (
     place_of,
 )
 from dsl.frontend.order import argument_strides, memory_order
-from dsl.frontend.roles import FUNCTION, OfClass, Role, is_watched, places_in, stands_in
+from dsl.frontend.packages import package_of
+from dsl.frontend.roles import FUNCTION, OfClass, Role, is_watched, places_in
 from dsl.frontend.scopes import (
     Capture,
     Storage,
@@ -457,7 +458,7 @@ def _trace_once(
         before = {key: flatten(value) for key, value in tree.items()}
         args, kwargs = _spread(fn, bound)
         trace.earlier.add(getattr(fn, "__code__", None))
-        if isinstance(fn, (types.MethodType, functools.partial)) or stands_in(fn):
+        if not isinstance(fn, types.FunctionType) or package_of(fn) == "dsl":
             trace.outside[id(fn)] = fn  # and what it holds
         try:
             with undone_on_error(trace.root):

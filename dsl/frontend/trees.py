@@ -15,6 +15,7 @@ from typing import Any
 __all__ = [
     "Forward",
     "Structure",
+    "arranged",
     "attributes_of",
     "flatten",
     "forwarded",
@@ -168,6 +169,19 @@ def _dataclass(kind: Any, values: dict[str, Any]) -> Any:
     is_record = hasattr(kind, "__dataclass_fields__")
     (OBJECTS[0].add_record if is_record else OBJECTS[0].add)(made)
     return made
+
+
+def arranged(tree: Any, structure: Structure) -> Any:
+    """Return a tree with the entries of its dicts in the order of a structure's, where they have the same keys."""
+    parts = _parts(tree)
+    if parts is None or type(tree) is not structure.type or set(parts[0]) != set(structure.keys):
+        return tree
+    held = dict(zip(*parts, strict=True))
+    children = [
+        arranged(held[key], child)
+        for key, child in zip(structure.keys, structure.children, strict=True)
+    ]
+    return unflatten(Structure(structure.type, structure.keys, (LEAF,) * len(children)), children)
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:

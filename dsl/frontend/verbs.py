@@ -47,6 +47,10 @@ def switch(index: Any, branches: list[Function], *operands: Any) -> Any:
     >>> switch(1, [lambda x: x, lambda x: -x], 3)
     -3
     """
+    if not branches:
+        raise ShapeError(
+            "switch needs a branch", location=here(), remedy="pass a list of functions"
+        )
     first, *rest = branches
     if not rest:
         return _apply(first, *operands)
@@ -156,13 +160,16 @@ def _length(xs: Any, length: Any) -> Any:
             remedy="pass arrays; what all trips share belongs into `init` or into the function",
         )
     sizes = [shape[0] for shape in shapes]
-    if len({s for s in sizes if isinstance(s, int)}) > 1:
+    given = [*sizes, length] if isinstance(length, (int, np.integer)) else sizes
+    known = {int(size) for size in given if isinstance(size, (int, np.integer))}
+    if len(known) > 1:
+        what = "the leading axes of `xs`" + " and `length`" * (len(given) > len(sizes))
         raise ShapeError(
-            f"the leading axes of `xs` differ: {sorted(map(str, sizes))}",
+            f"{what} differ: {', '.join(str(size) for size in given)}",
             location=here(),
             remedy="give them one length",
         )
-    return next(iter(sizes))
+    return sizes[0]
 
 
 def _shape(leaf: Any) -> tuple[Any, ...]:

@@ -79,6 +79,10 @@ class DataParallel:
 
     __call__ = step
 
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return self.loss, self.clip
+
     def _compiled(self) -> Compiled[..., Any]:
         def step(params: Any, state: State, *batch: Any, **options: Any) -> Any:
             return self._traced_step(params, state, batch, options)

@@ -97,6 +97,19 @@ class _Root(Scope):
         return ()
 
 
+class _Copied(Storage):
+    """A copy of an array from outside, which a graph holds."""
+
+    __slots__ = ()
+
+    def set(self, value: Value) -> None:
+        raise UnsupportedError(
+            "a graph writes into an array from outside, of which it holds a copy",
+            location=here(),
+            remedy="use a `dsl.Variable`, or return what is written",
+        )
+
+
 class _Building(Trace):
     """What is under way while a graph is built."""
 
@@ -105,6 +118,7 @@ class _Building(Trace):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.name, _Root(graph.name))
         self.graph = graph
+        self._copies: dict[int, tuple[np.ndarray, np.ndarray, Storage]] = {}
         self._reads: dict[Any, Traced] = {}
         self._writes: dict[str, int] = {}
 
@@ -112,13 +126,22 @@ class _Building(Trace):
 
     def embedded(self, array: np.ndarray) -> Traced | None:
         """Keep a copy of a large array beside the graph."""
+        return None if array.size <= _SMALL else self.as_it_is(array)
+
+    def as_it_is(self, array: np.ndarray) -> Traced:
+        """Return the handle of a copy of an array, the same for all uses before the array changes."""
+        known = self._copies.get(id(array))
+        if known is None or known[1].tobytes() != array.tobytes():
+            copy = np.array(array, dtype=supported_dtype(array.dtype), order="C")
+            known = self._copies[id(array)] = (array, copy, self._held(copy))
+        return Traced(known[2])
+
+    def _held(self, array: np.ndarray) -> Storage:
         if array.size <= _SMALL:
-            return None
-        value = self.root.param(TensorType(supported_dtype(array.dtype), array.shape), "constant")
-        self.graph.bound[value] = np.array(array, dtype=supported_dtype(array.dtype), order="C")
-        made = self.by_array[id(array)] = Traced(Storage(value, self.root))
-        self.keep.append(array)
-        return made
+            return _Copied(self.root.constant(array), self.root)
+        value = self.root.param(TensorType(array.dtype, array.shape), "constant")
+        self.graph.bound[value] = array
+        return _Copied(value, self.root)
 
     # -- functions ----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -171,19 +172,22 @@ def _spread(axes: Axes, tree: Any, found: list[int | None]) -> None:
 def _side_by_side(axes: Axes, tree: Any, name: str, what: str) -> Iterator[tuple[Any, Any]]:
     """Yield each part of a tree of axes with what it is for."""
     parts, children = _children(axes), _children(tree)
-    if children is None or parts is None or len(children) != len(parts):
+    if children is None or parts is None or parts.keys() != children.keys():
         raise ShapeError(
             f"vmap: {name} {axes!r} do not fit {what}",
             location=here(),
             remedy=f"use a tree like the {what.split()[-1]}",
         )
-    yield from zip(parts, children)
+    yield from ((parts[key], child) for key, child in children.items())
 
 
-def _children(tree: Any) -> Sequence[Any] | None:
+def _children(tree: Any) -> dict[Any, Any] | None:
+    """Return what a container holds by key, position or field; None of what is none."""
     if isinstance(tree, dict):
-        return [tree[key] for key in tree]
-    return list(tree) if isinstance(tree, (tuple, list)) else None
+        return tree
+    if dataclasses.is_dataclass(tree):
+        return {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    return dict(enumerate(tree)) if isinstance(tree, (tuple, list)) else None
 
 
 def _put_back(inner: Inner, found: Sequence[Value], batched: Sequence[bool]) -> None:
@@ -233,4 +237,9 @@ def _placed(a: Algebra, value: Value, batched: bool, size: DimLike, axis: int | 
                              remedy="give it an axis")  # fmt: skip
         return value
     whole = value if batched else a.to_shape(value, (size, *value.shape))
+    if not -len(whole.shape) <= axis < len(whole.shape):
+        raise ShapeError(
+            f"vmap: out_axes is {axis} for a result that has {len(whole.shape)} axes with the new one",
+            location=here(), remedy="count axes from 0",
+        )  # fmt: skip
     return a.moved(whole, 0, axis % len(whole.shape))

@@ -21,7 +21,7 @@ from dsl.frontend.accesses import unnoted
 from dsl.frontend.optional import unwrap
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import Traced, fresh, lift, read, size_number
-from dsl.frontend.trees import Structure, flatten, leaves_with_paths, unflatten
+from dsl.frontend.trees import Structure, arranged, flatten, leaves_with_paths, unflatten
 from dsl.ir.algebra import Algebra
 from dsl.ir.derivative import Cotangent, Part
 from dsl.ir.dims import DimLike
@@ -296,7 +296,7 @@ def _leaf_count(structure: Structure) -> int:
 
 def _as_cotangents(inner: Inner, has_aux: bool, cotangent: Any) -> list[Value | None]:
     structure = inner.structure.children[0] if has_aux else inner.structure
-    leaves, given = flatten(cotangent)
+    leaves, given = flatten(arranged(cotangent, structure))
     if given != structure:
         raise GradientError(
             f"the cotangent must be a tree like the result, {structure}, got {given}", location=here(),
@@ -376,12 +376,13 @@ def _vjp_of_values(fn: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
     def run(primals: Any, cotangent: Any) -> Any:
         return vjp(fn, *primals, has_aux=has_aux)[1](cotangent)
 
-    kept = _copied(primals)
-    result = jit(fn)(*_copied(primals))
+    saved = _copied(primals)
+    forward: Compiled[Any, Any] = kept(fn, "value", lambda: jit(fn))
+    result = forward(*_copied(primals))
     backward = compiled_of(fn, ("vjp", has_aux), run)
 
     def pull(cotangent: Any) -> Any:
-        return backward(kept, cotangent)
+        return backward(saved, cotangent)
 
     return (result[0], pull, result[1]) if has_aux else (result, pull)
 
@@ -389,7 +390,7 @@ def _vjp_of_values(fn: Any, primals: tuple[Any, ...], has_aux: bool) -> tuple[An
 def compiled_of(fn: Any, key: Any, run: Callable[..., Any]) -> Compiled[Any, Any]:
     """Compile a function that takes other arguments than `fn` does."""
     run.__name__ = _name(fn)
-    return kept(fn, key, lambda: Compiled(_Own(run)))  # type: ignore[no-any-return]
+    return kept(fn, key, lambda: Compiled(_Own(run, fn)))  # type: ignore[no-any-return]
 
 
 class _Own:
@@ -397,8 +398,12 @@ class _Own:
 
     dsl_traced = True
 
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run, self.__name__, self.__wrapped__ = run, run.__name__, run
+    def __init__(self, run: Callable[..., Any], fn: Any) -> None:
+        self.run, self.fn, self.__name__, self.__wrapped__ = run, fn, run.__name__, run
+
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return (self.fn,)
 
     def dsl_inline(self, args: Any, kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
@@ -422,6 +427,7 @@ def jvp(
     >>> jvp(lambda x: x * x, (3.0,), (1.0,))
     (9.0, 6.0)
     """
+    _check_rows(primals, tangents)
     primals, tangents = with_contents((tuple(primals), tuple(tangents)))
     if current_trace() is None:
 
@@ -449,11 +455,21 @@ def jvp(
     return result, tangent
 
 
+def _check_rows(primals: Any, tangents: Any) -> None:
+    for what, given in (("arguments", primals), ("tangents", tangents)):
+        if not isinstance(given, (tuple, list)):
+            raise GradientError(
+                f"jvp takes the {what} in a tuple, got a {type(given).__name__}",
+                location=here(),
+                remedy="write `dsl.jvp(f, (x,), (t,))` for a function of one argument",
+            )
+
+
 def _as_tangents(
     inner: Inner, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> list[Value | None]:
-    leaves, structure = flatten(tangents)
     own, expected = flatten(primals)
+    leaves, structure = flatten(arranged(tangents, expected))
     if structure != expected:
         raise GradientError(
             f"the tangents must be a tree like the arguments, {expected}, got {structure}", location=here(),

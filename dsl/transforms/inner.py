@@ -74,6 +74,10 @@ class Transform:
         """Called while tracing."""
         return self.run(*args, **kwargs)
 
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return (self.fn,)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
 
@@ -111,8 +115,10 @@ def compiled(
 
 
 def kept(fn: Any, key: Any, make: Callable[[], Any]) -> Any:
-    """Return what was made for a function and key before, or make it. Methods are other functions at each look, so not kept."""
+    """Return what was made for a function and key before, or make it."""
     inner = unwrapped(fn)
+    if isinstance(inner, types.MethodType):
+        return _kept_of_method(inner, key, make)
     if not isinstance(inner, (types.FunctionType, Transform)):
         return make()
     made = inner.__dict__.setdefault("__dsl_transforms__", {})
@@ -122,6 +128,25 @@ def kept(fn: Any, key: Any, make: Callable[[], Any]) -> Any:
         return made[key]
     except TypeError:  # a key that does not hash
         return make()
+
+
+def _kept_of_method(method: types.MethodType, key: Any, make: Callable[[], Any]) -> Any:
+    """Return what was made for a method of an object, another one at each look; that of the latest objects is kept."""
+    if current_trace() is not None or not isinstance(method.__func__, types.FunctionType):
+        return make()
+    made = method.__func__.__dict__.setdefault("__dsl_methods__", {})
+    place = id(method.__self__), key
+    try:
+        found = made.pop(place, None)
+    except TypeError:  # a key that does not hash
+        return make()
+    made[place] = found = make() if found is None else found
+    while len(made) > _MOST_METHODS:
+        made.pop(next(iter(made)), None)
+    return found
+
+
+_MOST_METHODS = 16  # derivatives of methods, each of which keeps its object
 
 
 @dataclass(frozen=True)
@@ -169,7 +194,7 @@ class Inner:
             storage.set(outputs[k])
         for obj, name, old, structure, places, kinds in self.attributes:
             tree = _put_together(structure, places, kinds, outputs)
-            if old is self.opened.get(id(old)):
+            if id(old) in self.opened:
                 open_attribute(current_scope(), obj, name)
                 change_contents(old, tree)
                 continue

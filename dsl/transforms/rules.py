@@ -7,17 +7,20 @@ and batched in turn.
 from __future__ import annotations
 
 import functools
+import inspect
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from dsl.autodiff.flow import carries
+from dsl.compile import named
 from dsl.errors import GradientError
 from dsl.frontend.calls import call
 from dsl.frontend.leaves import info_of
 from dsl.frontend.scopes import current_scope, current_trace, here
 from dsl.frontend.traced import fresh, lift, read
-from dsl.frontend.trees import flatten, unflatten
+from dsl.frontend.trees import arranged, flatten, unflatten
 from dsl.ir.algebra import Algebra
 from dsl.ir.build import Builder
 from dsl.ir.graph import Graph, Value
@@ -48,7 +51,35 @@ class _Custom:
             self.fn(*args, **kwargs) if current_trace() is None else self.dsl_inline(args, kwargs)
         )
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        if named(self.fn.__module__, self.fn.__qualname__) is self:
+            return self.fn.__qualname__  # found under its name again
+        return _made_again, (type(self), self.fn, self.nondiff_argnums, self.rules())
+
     def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Trace the function with its rules; arguments by keyword, and defaults, are given to all of them by position."""
+        try:
+            bound = inspect.signature(self.fn).bind(*args, **kwargs)
+        except (TypeError, ValueError):  # which the call says better, or nobody knows
+            return self.inlined(args, kwargs)
+        named_alone = bound.kwargs
+        bound.apply_defaults()
+        return self.inlined(bound.args, named_alone)
+
+    def inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return (self.fn, *self.rules())
+
+    def rules(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def define(self, *rules: Any) -> None:
         raise NotImplementedError
 
     def parted(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -93,6 +124,14 @@ class _Custom:
             )  # fmt: skip
 
 
+def _made_again(
+    kind: type[_Custom], fn: Any, nondiff_argnums: tuple[int, ...], rules: tuple[Any, ...]
+) -> _Custom:
+    made = kind(fn, nondiff_argnums)
+    made.define(*rules)
+    return made
+
+
 class custom_vjp(_Custom):
     """Give a function a reverse-mode derivative of your own: `f.defvjp(forward, backward)`.
 
@@ -116,7 +155,13 @@ class custom_vjp(_Custom):
         """Say how the derivative is computed."""
         self.forward, self.backward = forward, backward
 
-    def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def rules(self) -> tuple[Any, ...]:
+        return self.forward, self.backward
+
+    def define(self, *rules: Any) -> None:
+        self.forward, self.backward = rules
+
+    def inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refuse_missing(self.forward, "defvjp")
         args = with_contents(args)
         if self.depth >= _DEPTH:
@@ -124,7 +169,8 @@ class custom_vjp(_Custom):
         fixed, args = self.parted(args)
         primal = trace_inner(self.given(self.fn, fixed), args, kwargs)
         with self.deeper():
-            forward = trace_inner(self.given(self.forward, fixed), args, kwargs)
+            rule = self.given(self.forward, fixed)
+            forward = trace_inner(rule, args, kwargs, taken=_arranged_by(primal, 1))
             self._check_forward(primal, forward)
             backward = self._backward(forward, fixed, args)
         return _emit("custom_vjp", primal, forward, backward)
@@ -180,12 +226,18 @@ class custom_jvp(_Custom):
         self.rule = rule
         return rule
 
-    def dsl_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def rules(self) -> tuple[Any, ...]:
+        return (self.rule,)
+
+    def define(self, *rules: Any) -> None:
+        (self.rule,) = rules
+
+    def inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refuse_missing(self.rule, "defjvp")
         if kwargs:
             raise GradientError(
-                f"`{self.fn.__name__}` has a rule of its own and takes arguments by position", location=here(),
-                remedy="leave the keywords out",
+                f"`{self.fn.__name__}` has a rule of its own and takes no arguments by keyword alone: {', '.join(kwargs)}",
+                location=here(), remedy="have it take them by position",
             )  # fmt: skip
         args = with_contents(args)
         if self.depth >= _DEPTH:
@@ -201,7 +253,7 @@ class custom_jvp(_Custom):
             return call(self.rule, *fixed, primals, unflatten(structure, made))
 
         with self.deeper():
-            rule = trace_inner(run, (args, moving), {})
+            rule = trace_inner(run, (args, moving), {}, taken=_arranged_by(primal, 2))
         self._check_rule(primal, rule)
         return _emit("custom_jvp", primal, rule)
 
@@ -216,6 +268,15 @@ class custom_jvp(_Custom):
             )  # fmt: skip
         for own, other in zip((*primal.graph.results, *primal.graph.results), rule.graph.results):
             _check_type(f"the rule of `{self.fn.__name__}` returns", other, own.type)
+
+
+def _arranged_by(primal: Inner, count: int) -> Callable[[Any], Any]:
+    """Return what puts the first parts of a rule's result, which are like the function's, into its order of dicts."""
+    return lambda result: (
+        tuple(arranged(x, primal.structure) if k < count else x for k, x in enumerate(result))
+        if type(result) is tuple
+        else result
+    )
 
 
 def _checked_numbers(nondiff_argnums: Any) -> tuple[int, ...]:
@@ -260,7 +321,9 @@ def _cotangents(name: str, found: Any, args: tuple[Any, ...]) -> list[Any]:
     row: list[Any] = []
     for number, (arg, g) in enumerate(zip(args, found, strict=True)):
         leaves, structure = flatten(arg)
-        given, got_structure = flatten(g) if g is not None else ([None] * len(leaves), structure)
+        given, got_structure = (
+            ([None] * len(leaves), structure) if g is None else flatten(arranged(g, structure))
+        )
         if got_structure != structure:
             raise GradientError(
                 f"the backward rule of `{name}` returned {got_structure} for argument {number}, which is {structure}",

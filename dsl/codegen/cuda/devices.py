@@ -7,6 +7,7 @@ import threading
 
 from dsl.codegen.cuda.device import Gpu
 from dsl.config import launched_local_rank
+from dsl.errors import DeviceError
 from dsl.ir.devices import DeviceName
 
 __all__ = ["KINDS", "gpu", "is_gpu", "own_index"]
@@ -25,6 +26,11 @@ def is_gpu(name: DeviceName) -> bool:
 def gpu(name: DeviceName) -> Gpu:
     """Return a GPU by its name; raises `DeviceError` if it is not there, and says what is missing."""
     kind = name.kind or "cuda"
+    if kind not in KINDS:
+        raise DeviceError(
+            f"there are no devices of the kind {kind!r}",
+            remedy='ask for "cpu:0", "cuda:0" or "cuda-emulator:0"',
+        )
     key = kind, own_index(kind) if name.index is None else name.index
     with _lock:
         if key not in _gpus:

@@ -115,6 +115,24 @@ def _border(a: A, x: Value) -> Value:
     return a.concatenate(top, bottom, axis=axis)
 
 
+def _small_cofactors(a: A, x: Value) -> Value:
+    """The cofactors of matrices of two or three rows, as the polynomials that they are: many matrices in one kernel."""
+    n, axis = x.shape[-1], len(x.shape) - 1
+    assert isinstance(n, int)
+
+    def part(i: int, j: int) -> Value:
+        return block_of(a, x, i % n, j % n, 1, 1)
+
+    def minor(i: int, j: int) -> Value:
+        if n == 2:
+            return part(i + 1, j + 1) if i == j else a.negative(part(i + 1, j + 1))
+        along = a.multiply(part(i + 1, j + 1), part(i + 2, j + 2))
+        return a.subtract(along, a.multiply(part(i + 1, j + 2), part(i + 2, j + 1)))
+
+    rows = [a.concatenate(*[minor(i, j) for j in range(n)], axis=axis) for i in range(n)]
+    return a.concatenate(*rows, axis=axis - 1)
+
+
 def _cofactors(a: A, x: Value) -> Value:
     """The derivative of the determinant, det(x) x^-T, in a form that is right for singular matrices too.
 
@@ -122,6 +140,8 @@ def _cofactors(a: A, x: Value) -> Value:
     is fixed, so all derivatives of this are right where x lacks one rank at most. Where it lacks two or more, m is singular
     too, and the cofactors are 0, as they should be; only their derivatives are not to be had from this.
     """
+    if x.shape[-1] in (2, 3):
+        return _small_cofactors(a, x)
     m, n = _border(a, x), x.shape[-1]
     d = as_column(a, as_column(a, a.det(m)))
     inverse = a.inv(where(a, a.equal(d, 0), identity(a, m), m, m.dtype))
