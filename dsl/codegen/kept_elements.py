@@ -28,7 +28,7 @@ from dsl.codegen.ranges import Ranges
 from dsl.ir.facts import constant_of, is_array
 from dsl.ir.graph import Graph, Node, Value
 from dsl.ir.rewrite import Rewriter, rebuild, with_params
-from dsl.ir.types import TensorType
+from dsl.ir.types import TensorType, ValueType
 
 __all__ = ["are_apart", "keep_elements"]
 
@@ -145,7 +145,8 @@ def _elements(body: Graph, k: int) -> list[_Element]:
         places.setdefault(reader.inputs[1:], []).append(reader)
     alike = {n.attrs["axes"] for n in (*readers, *writes)}
     fits = places.keys() == last.keys() and len(alike) == 1 and _all_apart(list(last))
-    if not fits or param in body.results:
+    same_type = all(last[p].inputs[1].type == places[p][0].output.type for p in last if fits)
+    if not fits or not same_type or param in body.results:
         return []
     return [_Element(places[place], node) for place, node in reversed(last.items())]
 
@@ -188,7 +189,7 @@ def _stays(origin: Node, body: Graph, gather: Node, ranges: Ranges) -> bool:
 def _carried(builder: Rewriter, node: Node, kept: _Kept) -> list[Value | None]:
     (body,), carried = node.regions, node.attrs["carried"]
     params, results = [body.params[0]], list[Value]()
-    inputs = [node.inputs[0]]
+    inputs, types = [node.inputs[0]], list[ValueType]()
     same: dict[Value, Value] = {}  # what reads an element again
     for k in range(carried):
         elements = kept.carried.get(k)
@@ -196,16 +197,17 @@ def _carried(builder: Rewriter, node: Node, kept: _Kept) -> list[Value | None]:
             params.append(body.params[1 + k])
             inputs.append(node.inputs[1 + k])
             results.append(body.results[k])
+            types.append(node.types[k])
             continue
         params += [e.gathers[0].output for e in elements]
         inputs += [_read(builder, node, e.gathers[0]) for e in elements]
         same |= {g.output: e.gathers[0].output for e in elements for g in e.gathers[1:]}
         results += [e.scatter.inputs[1] for e in elements]
+        types += [e.scatter.inputs[1].type for e in elements]
     params += [*body.params[1 + carried :], *(n.output for n in kept.steady)]
     inputs += [*node.inputs[1 + carried :], *(_read(builder, node, n) for n in kept.steady)]
     made, attrs = with_params(body, params, results, same), {**node.attrs, "carried": len(results)}
-    types = tuple(value.type for value in results)
-    loop = Node(node.op, tuple(inputs), attrs, types, (made,), (), node.dims, node.loc)
+    loop = Node(node.op, tuple(inputs), attrs, tuple(types), (made,), (), node.dims, node.loc)
     return _written(builder, node, kept, builder.adopt(loop))
 
 

@@ -35,12 +35,10 @@ from dataclasses import dataclass, field
 
 from dsl.codegen import windows
 from dsl.codegen.math import by_register
+from dsl.codegen.steps import CONVERSIONS, INTRINSICS, MATH, Step, parse
 
 __all__ = ["Body", "Widened", "read"]
 
-_CONVERSIONS = (
-    "trunc", "zext", "sext", "fptrunc", "fpext", "bitcast", "sitofp", "uitofp", "fptosi",
-)  # fmt: skip
 # Where steps are: in the first block, in a later one, in a loop.
 _FIRST, _BEHIND, _WITHIN = range(3)
 _LINE = 64  # bytes of a line of the caches
@@ -48,36 +46,6 @@ _WORD = 64  # lanes whose truths are counted at a time
 _BYTES = {"i1": 0, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 _ZEROS = ("0", "0x0000000000000000", "0xH0000", "false")
-_TYPE = r"(i1|i8|i16|i32|i64|half|float|double)\b"
-
-_LOAD = re.compile(rf"(\S+) = load (ptr|{_TYPE[1:]}, ptr (%[\w.]+)(, align \d+)?")
-_STORE = re.compile(rf"store {_TYPE} (\S+), ptr (%[\w.]+)(, align \d+)?")
-_ADDRESS = re.compile(
-    r"(\S+) = getelementptr inbounds (i8|i16|i32|i64|half|float|double), ptr (%[\w.]+), i64 (\S+)"
-)
-_BINARY = re.compile(
-    rf"(\S+) = ((?:fadd|fsub|fmul|fdiv|add|sub|mul|and|or|xor|shl|lshr|ashr)(?: [a-z]+)*) {_TYPE} (\S+), (\S+)"
-)
-_COMPARE = re.compile(rf"(\S+) = ([if]cmp(?: [a-z]+)+) {_TYPE} (\S+), (\S+)")
-_SELECT = re.compile(rf"(\S+) = select i1 (\S+), {_TYPE} (\S+), \S+ (\S+)")
-_CONVERT = re.compile(rf"(\S+) = ({'|'.join(_CONVERSIONS)}) {_TYPE} (\S+) to {_TYPE}")
-_UNARY = re.compile(rf"(\S+) = (fneg|freeze) {_TYPE} (\S+)")
-_LABEL = re.compile(r"([\w.]+):$")
-_JUMP = re.compile(r"br label %([\w.]+)")
-_BRANCH = re.compile(r"br i1 (\S+), label %([\w.]+), label %([\w.]+)")
-_PHI = re.compile(r"(\S+) = phi i64 \[(\S+), %([\w.]+)\], \[(\S+), %([\w.]+)\]")
-_CALL = re.compile(rf"(\S+) = call (?:([a-z ]+) )?{_TYPE} @([\w.]+)\(([^)]*)\)")
-
-_INTRINSICS = frozenset(
-    f"llvm.{name}"
-    for name in (
-        "fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fma", "maximum", "minimum", "maxnum", "minnum",
-        "smax", "smin", "umax", "umin",
-    )
-)  # fmt: skip
-_MATH = re.compile(r"dsl_math_(\w+)_x1_(f32|f64)")
-_INLINED = re.compile(r"dsl\.(\w+)\.(f32|f64)")
-
 # How lanes are combined, by the instruction that combines elements; those of `_SAME` may count an element twice.
 _REDUCTIONS = {
     "fadd": "fadd", "fmul": "fmul", "add": "add", "mul": "mul", "and": "and", "or": "or", "xor": "xor",
@@ -91,29 +59,18 @@ _START = {
 
 
 @dataclass(frozen=True)
-class _Step:
-    """One instruction: its result ("" if none), its operation with flags, operands with types, and what follows: labels, say."""
-
-    result: str
-    op: str
-    type: str
-    args: tuple[tuple[str, str], ...]
-    more: str = ""
-
-
-@dataclass(frozen=True)
 class _Sum:
     """A slot that the loop combines with a vector: the steps that read it, combine and write."""
 
     slot: str
-    read: _Step
-    combine: _Step
-    counted: _Step | None = (
+    read: Step
+    combine: Step
+    counted: Step | None = (
         None  # what makes a number of the truth that is added, if nothing else is
     )
 
     @property
-    def of_count(self) -> tuple[_Step, ...]:
+    def of_count(self) -> tuple[Step, ...]:
         """The steps that become one number for all lanes, if truths are counted."""
         return () if self.counted is None else (self.read, self.counted, self.combine)
 
@@ -136,7 +93,7 @@ class Widened:
 class Body:
     """A loop's body that can be widened. `counts` tells by how much values grow in each iteration; addresses in bytes."""
 
-    steps: list[_Step]
+    steps: list[Step]
     counter: str
     counts: dict[str, int]
     vectors: set[str]
@@ -172,9 +129,9 @@ class Body:
     @property
     def calls(self) -> bool:
         """Whether functions are called."""
-        return any(_MATH.match(step.op.split()[-1]) for step in self.steps)
+        return any(MATH.match(step.op.split()[-1]) for step in self.steps)
 
-    def _is_wide(self, step: _Step) -> bool:
+    def _is_wide(self, step: Step) -> bool:
         if step.op != "store":
             return step.result in self.vectors
         slot = step.args[1][1]
@@ -210,7 +167,7 @@ class Body:
 
 def read(lines: Sequence[str], counter: str, slots: Iterable[str] = ()) -> Body | None:
     """Return the body of a loop, or None if it is left to LLVM; the slots are the body's own."""
-    steps = [_parse(line.strip()) for line in lines]
+    steps = [parse(line.strip()) for line in lines]
     if any(step is None for step in steps):
         return None
     known = [step for step in steps if step is not None]
@@ -223,60 +180,7 @@ def read(lines: Sequence[str], counter: str, slots: Iterable[str] = ()) -> Body 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _parse(line: str) -> _Step | None:
-    if line.startswith("br ") or line.endswith(":") or " = phi " in line:
-        return _parse_block(line)
-    if m := _BINARY.match(line):
-        return _Step(m[1], m[2], m[3], ((m[3], m[4]), (m[3], m[5])))
-    if m := _LOAD.match(line):
-        return _Step(m[1], "load", m[2], (("ptr", m[3]),), m[4] or "")
-    if m := _STORE.match(line):
-        return _Step("", "store", m[1], ((m[1], m[2]), ("ptr", m[3])), m[4] or "")
-    if m := _ADDRESS.match(line):
-        return _Step(m[1], "getelementptr", m[2], (("ptr", m[3]), ("i64", m[4])))
-    if m := _CALL.match(line):
-        return _parse_call(m)
-    if m := _COMPARE.match(line):
-        return _Step(m[1], m[2], "i1", ((m[3], m[4]), (m[3], m[5])))
-    if m := _SELECT.match(line):
-        return _Step(m[1], "select", m[3], (("i1", m[2]), (m[3], m[4]), (m[3], m[5])))
-    if m := _CONVERT.match(line):
-        return _Step(m[1], m[2], m[5], ((m[3], m[4]),))
-    if m := _UNARY.match(line):
-        return _Step(m[1], m[2], m[3], ((m[3], m[4]),))
-    return None
-
-
-def _parse_block(line: str) -> _Step | None:
-    """Read a line that says how blocks follow one another; `more` has their labels."""
-    if m := _LABEL.match(line):
-        return _Step("", "label", "", (), m[1])
-    if m := _PHI.match(line):
-        return _Step(m[1], "phi", "i64", (("i64", m[2]), ("i64", m[4])), f"{m[3]} {m[5]}")
-    if m := _BRANCH.match(line):
-        return _Step("", "br", "", (("i1", m[1]),), f"{m[2]} {m[3]}")
-    if m := _JUMP.match(line):
-        return _Step("", "br", "", (), m[1])
-    return None
-
-
-def _parse_call(m: re.Match[str]) -> _Step | None:
-    flags, type, name = m[2] or "", m[3], m[4]
-    stem = name.rpartition(".")[0]
-    args = tuple(tuple(arg.split(" ", 1)) for arg in m[5].split(", "))
-    if stem in by_register.STEMS:
-        return _Step(m[1], stem, type, args)
-    if inlined := _INLINED.fullmatch(name):  # the library has the same, for vectors too
-        name = f"dsl_math_{inlined[1]}_x1_{inlined[2]}"
-    if not (_MATH.fullmatch(name) or stem in _INTRINSICS):
-        return None
-    if any(arg[0] != type for arg in args):
-        return None
-    op = name if _MATH.fullmatch(name) else stem
-    return _Step(m[1], f"{flags} {op}".strip(), type, args)
-
-
-def _sums(steps: Sequence[_Step], own: frozenset[str]) -> dict[str, _Sum]:
+def _sums(steps: Sequence[Step], own: frozenset[str]) -> dict[str, _Sum]:
     """Find slots that are read, combined and written once each, in a way that lanes can be combined."""
     made = {step.result: step for step in steps if step.result}
     uses: dict[str, int] = {}
@@ -297,9 +201,7 @@ def _sums(steps: Sequence[_Step], own: frozenset[str]) -> dict[str, _Sum]:
     return found
 
 
-def _counted(
-    made: dict[str, _Step], uses: dict[str, int], read: _Step, combine: _Step
-) -> _Step | None:
+def _counted(made: dict[str, Step], uses: dict[str, int], read: Step, combine: Step) -> Step | None:
     """Return the conversion of a truth to a number that is but added to an int64."""
     (added,) = (name for _, name in combine.args if name != read.result)
     step = made.get(added)
@@ -308,7 +210,7 @@ def _counted(
     return step if step.op == "zext" and step.args[0][0] == "i1" else None
 
 
-def _reduction(step: _Step) -> str | None:
+def _reduction(step: Step) -> str | None:
     """Return how lanes that a step has combined are combined."""
     words = step.op.split()
     for word in (words[0], words[-1]):
@@ -350,7 +252,7 @@ def _classify_all(body: Body) -> bool:
         body.wide |= found
 
 
-def _places(steps: Sequence[_Step]) -> list[int]:
+def _places(steps: Sequence[Step]) -> list[int]:
     """Return where each step is: in the first block, behind it, or in a loop within, which a branch back ends."""
     labels = {step.more: k for k, step in enumerate(steps) if step.op == "label"}
     first = min((k for k in labels.values() if k > 1), default=len(steps))
@@ -362,7 +264,7 @@ def _places(steps: Sequence[_Step]) -> list[int]:
     return places
 
 
-def _classify(body: Body, step: _Step, where: int) -> bool:
+def _classify(body: Body, step: Step, where: int) -> bool:
     """Note what a step's result is; tell whether the step can be widened."""
     if step.op == "load":
         return _classify_load(body, step, where)
@@ -393,7 +295,7 @@ def _classify(body: Body, step: _Step, where: int) -> bool:
     return True
 
 
-def _classify_load(body: Body, step: _Step, where: int) -> bool:
+def _classify_load(body: Body, step: Step, where: int) -> bool:
     address = step.args[0][1]
     moves = step.type != "ptr" and _goes_on(body, step, address, where)
     if address in body.sums or address in body.wide or moves:
@@ -407,14 +309,14 @@ def _classify_load(body: Body, step: _Step, where: int) -> bool:
     return fixed and not any(s.op == "store" and s.args[1][1] == address for s in body.steps)
 
 
-def _goes_on(body: Body, step: _Step, address: str, where: int) -> bool:
+def _goes_on(body: Body, step: Step, address: str, where: int) -> bool:
     """Tell whether an address goes from element to element; around loops, where it matters little, it may go on in other steps."""
     grows, size = body.counts.get(address, 0), _BYTES[step.type]
     far = body.has_loops and where != _WITHIN and size > 0
     return grows > 0 and (grows == size or (far and grows % size == 0))
 
 
-def _growth(body: Body, step: _Step) -> int | None:
+def _growth(body: Body, step: Step) -> int | None:
     """Return by how much a value grows in each iteration, or None if it is no count."""
     growths = [body.counts.get(name, 0) for _, name in step.args]
     op = step.op.split()[0]
@@ -433,7 +335,7 @@ def _growth(body: Body, step: _Step) -> int | None:
     return None
 
 
-def _is_quick(step: _Step) -> bool:
+def _is_quick(step: Step) -> bool:
     """Tell whether all CPUs have an instruction for vectors. Around loops that matters little: LLVM keeps to one lane there."""
     types = {step.type, *(type for type, _ in step.args)}
     op = step.op.split()[0]
@@ -579,7 +481,7 @@ class _Widening:
             self.out.body += write(type, self.scalar(name), made)
         return self.here[type, name]
 
-    def write(self, step: _Step) -> None:
+    def write(self, step: Step) -> None:
         if step.result in self.counts:
             self.write_count(step, self.counts[step.result])
         elif step.op == "store":
@@ -592,11 +494,11 @@ class _Widening:
             args = [self.scalar(name) for _, name in step.args]
             moves = step.result in self.given.counts or step.result in self.given.local
             where = self.out.body if moves else self.out.before
-            if _MATH.fullmatch(step.op):
+            if MATH.fullmatch(step.op):
                 self.out.calls[step.op] = step.type, [type for type, _ in step.args]
             where.append(f"  {self.named(step.result)} = {_text(step, step.type, args)}")
 
-    def write_block(self, step: _Step) -> None:
+    def write_block(self, step: Step) -> None:
         """Write a label, a branch or a number that depends on where it was come from; labels have the number of lanes behind them."""
         labels = [self.named(label) for label in step.more.split()]
         args = [self.scalar(name) for _, name in step.args]
@@ -610,7 +512,7 @@ class _Widening:
             where = ", ".join([*(f"i1 {arg}" for arg in args), *(f"label %{l}" for l in labels)])
             self.out.body.append(f"  br {where}")
 
-    def write_vector(self, step: _Step) -> None:
+    def write_vector(self, step: Step) -> None:
         made, wide = self.named(step.result), self.type(step.type)
         if step.op == "load" and self.is_far(step, step.args[0][1]):
             self.load_apart(step)
@@ -634,7 +536,7 @@ class _Widening:
             kept = self.named(total.read.result)
             self.out.body.append(f"  {made} = select {self.mask}, {wide} {whole}, {wide} {kept}")
 
-    def write_count(self, step: _Step, total: _Sum) -> None:
+    def write_count(self, step: Step, total: _Sum) -> None:
         """Add how many lanes are true to the slot itself."""
         assert total.counted is not None
         if step is not total.combine:
@@ -667,7 +569,7 @@ class _Widening:
         bits = f"{made}.wide" if count < _WORD else f"{made}.bits"
         return [*lines, f"  {made} = {_called('llvm.ctpop.i64', (), 'i64', [f'i64 {bits}'])}"]
 
-    def window_load(self, step: _Step, window: windows.Window) -> None:
+    def window_load(self, step: Step, window: windows.Window) -> None:
         """Take a vector of a window from the foremost one and the one that was it before."""
         wide, lanes, behind = self.type(step.type), self.lanes, window.behind[step.result]
         if window not in self.opened:
@@ -679,7 +581,7 @@ class _Widening:
             f"  {self.named(step.result)} = shufflevector {pair}, <{lanes} x i32> <{places}>"
         )
 
-    def open_window(self, step: _Step, window: windows.Window) -> None:
+    def open_window(self, step: Step, window: windows.Window) -> None:
         """Read the foremost vector; before the loop, those lanes of the one before it that the first step needs."""
         wide, type, size = self.type(step.type), step.type, _BYTES[step.type]
         self.opened[window] = name = f"{self.own(step.result)}.window"
@@ -721,14 +623,14 @@ class _Widening:
             self.out.before.append(f"  {made} = {_text(step, step.type, args)}")
         return made
 
-    def masked_load(self, step: _Step) -> None:
+    def masked_load(self, step: Step) -> None:
         wide, address = self.type(step.type), self.scalar(step.args[0][1])
         args = [f"ptr {address}", f"i32 {_alignment(step)}", self.mask, f"{wide} zeroinitializer"]
         types = ["ptr", "i32", self.type("i1"), wide]
         name = f"{self.overloaded('masked.load', step.type)}.p0"
         self.call_by_name(self.named(step.result), name, wide, args, types)
 
-    def masked_store(self, step: _Step) -> None:
+    def masked_store(self, step: Step) -> None:
         (type, value), (_, address) = step.args
         wide, name = self.type(type), f"{self.overloaded('masked.store', type)}.p0"
         self.out.calls[name] = "void", [wide, "ptr", "i32", self.type("i1")]
@@ -737,18 +639,18 @@ class _Widening:
             f"i32 {_alignment(step)}, {self.mask})"
         )
 
-    def is_far(self, step: _Step, address: str) -> bool:
+    def is_far(self, step: Step, address: str) -> bool:
         """Tell whether the elements of lanes do not lie one behind the other."""
         return self.is_memory(address) and self.given.counts.get(address) != _BYTES[step.type]
 
-    def load_apart(self, step: _Step) -> None:
+    def load_apart(self, step: Step) -> None:
         made, wide = self.named(step.result), self.type(step.type)
         name = f"{self.overloaded('masked.gather', step.type)}.v{self.lanes}p0"
         args, types = self.apart(step, step.args[0][1])
         args, types = [*args, f"{wide} zeroinitializer"], [*types, wide]
         self.call_by_name(made, name, wide, args, types)
 
-    def store_apart(self, step: _Step) -> None:
+    def store_apart(self, step: Step) -> None:
         (type, value), (_, address) = step.args
         wide = self.type(type)
         name = f"{self.overloaded('masked.scatter', type)}.v{self.lanes}p0"
@@ -757,7 +659,7 @@ class _Widening:
         listing = ", ".join([f"{wide} {self.vector(type, value)}", *args])
         self.out.body.append(f"  call void @{name}({listing})")
 
-    def apart(self, step: _Step, address: str) -> tuple[list[str], list[str]]:
+    def apart(self, step: Step, address: str) -> tuple[list[str], list[str]]:
         """Return the addresses of lanes that go on in steps, their alignment and the mask, and the types of these."""
         steps = ", ".join(f"i64 {self.given.counts[address] * k}" for k in range(self.lanes))
         self.serial += 1
@@ -769,7 +671,7 @@ class _Widening:
         args = [f"{self.type('ptr')} {made}", f"i32 {_alignment(step)}", mask]
         return args, [self.type("ptr"), "i32", self.type("i1")]
 
-    def write_store(self, step: _Step) -> None:
+    def write_store(self, step: Step) -> None:
         (type, value), (_, address) = step.args
         total = self.given.sums.get(address)
         if total is not None and total.counted is not None:
@@ -791,7 +693,7 @@ class _Widening:
             f"  store {self.type(type)} {self.vector(type, value)}, ptr {place}{more}"
         )
 
-    def instruction(self, step: _Step) -> str:
+    def instruction(self, step: Step) -> str:
         """Return the right side of a step that makes a vector."""
         if step.op == "load":
             return self.load(step)
@@ -802,7 +704,7 @@ class _Widening:
         if step.op == "select":
             return _select(self.type("i1"), self.type(step.type), args)
         *flags, name = step.op.split()
-        if _MATH.fullmatch(name) or name in _INTRINSICS:
+        if MATH.fullmatch(name) or name in INTRINSICS:
             return self.call(name, flags, step, args)
         return _text(step, self.type(step.type), args, self.type(step.args[0][0]))
 
@@ -813,7 +715,7 @@ class _Widening:
     def is_fixed(self, name: str) -> bool:
         return name not in self.given.vectors and name not in self.given.counts
 
-    def load(self, step: _Step) -> str:
+    def load(self, step: Step) -> str:
         address = step.args[0][1]
         if self.is_memory(address):
             return f"load {self.type(step.type)}, ptr {self.scalar(address)}{step.more}"
@@ -824,8 +726,8 @@ class _Widening:
         self.out.before.append(f"  store {wide} {start}, ptr {slot}")
         return f"load {wide}, ptr {slot}"
 
-    def call(self, name: str, flags: Sequence[str], step: _Step, args: Sequence[str]) -> str:
-        if found := _MATH.fullmatch(name):
+    def call(self, name: str, flags: Sequence[str], step: Step, args: Sequence[str]) -> str:
+        if found := MATH.fullmatch(name):
             callee = f"dsl_math_{found[1]}_x{self.lanes}_{found[2]}"
         else:
             callee = self.overloaded(name.removeprefix("llvm."), step.type)
@@ -871,7 +773,7 @@ class _Widening:
         self.out.after.append(f"  store {type} {result}, ptr {total.slot}")
 
 
-def _alignment(step: _Step) -> int:
+def _alignment(step: Step) -> int:
     return int(step.more.rpartition(" ")[2]) if step.more else _BYTES[step.type]
 
 
@@ -883,7 +785,7 @@ def _select(condition: str, type: str, args: Sequence[str]) -> str:
     return f"select {condition} {args[0]}, {type} {args[1]}, {type} {args[2]}"
 
 
-def _text(step: _Step, type: str, args: Sequence[str], operands: str = "") -> str:
+def _text(step: Step, type: str, args: Sequence[str], operands: str = "") -> str:
     """Return the right side of an instruction, for operands of a type; `type` is the result's."""
     op = step.op
     operands = operands or step.args[0][0]
@@ -893,11 +795,11 @@ def _text(step: _Step, type: str, args: Sequence[str], operands: str = "") -> st
         return f"getelementptr inbounds {type}, ptr {args[0]}, i64 {args[1]}"
     if op == "select":
         return _select("i1", type, args)
-    if op in _CONVERSIONS:
+    if op in CONVERSIONS:
         return f"{op} {operands} {args[0]} to {type}"
     *flags, name = op.split()
-    if name in _INTRINSICS or _MATH.fullmatch(name):
-        own = name if _MATH.fullmatch(name) else f"{name}.{_SUFFIX.get(step.type, step.type)}"
+    if name in INTRINSICS or MATH.fullmatch(name):
+        own = name if MATH.fullmatch(name) else f"{name}.{_SUFFIX.get(step.type, step.type)}"
         return _called(
             own, flags, type, [f"{kind} {arg}" for (kind, _), arg in zip(step.args, args)]
         )

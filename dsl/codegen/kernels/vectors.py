@@ -107,7 +107,8 @@ class WideLoops:
         masks = has_masks(loop.body.smallest)
         # A thread has many elements: what remains is little, and routines for one register would be compiled for it.
         share = isinstance(low, Value) and not self.inner and loop.body.calls and not masks
-        for lanes in (many,) if many == one or share else (many, one):
+        around = loop.body.has_loops and masks  # a loop within takes as long for one register
+        for lanes in (many,) if many == one or share or around else (many, one):
             middle = fn.add(low, fn.masked(fn.sub(high, low), -lanes))
             if lanes < many and masks and middle != high:
                 break
@@ -117,7 +118,7 @@ class WideLoops:
         if low == high:
             return
         if masks:
-            self.wide_loop(fn, loop, one, low, high, masked=True)
+            self.wide_loop(fn, loop, many if around else one, low, high, masked=True)
             return
         with fn.loop(low, high, metadata=self.plain(), counter=loop.counter, as_written=True):
             fn.replay(loop.lines)
@@ -187,6 +188,8 @@ class WideLoops:
         else:
             most = 2 if body.work <= (_CHAIN if loop.spliced else _SHORT_WORK) else 1
         long = extent if isinstance(extent, int) else most * one
+        if body.has_loops and has_masks(body.smallest):
+            return min((n for n in (1, 2, 4) if n <= most and n * one >= long), default=most)
         return max(n for n in (1, 2, 4) if n <= most and (n == 1 or n * one <= long))
 
     def plain(self) -> str:
