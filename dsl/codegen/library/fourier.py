@@ -14,7 +14,7 @@ import numpy as np
 from dsl.codegen.arrays import Array, register_type
 from dsl.codegen.library.call import Call, around, constant_of
 from dsl.codegen.library.foreign import ufunc_symbol
-from dsl.codegen.library.fourier_lanes import group_of, is_smooth, smooth, space_of
+from dsl.codegen.library.fourier_lanes import group_of, is_smooth, smooth, space_of, table_bytes
 from dsl.codegen.library.gufuncs import call_loop, loop_data
 from dsl.codegen.library.routines import at, call_routine, parallel, per_thread
 from dsl.codegen.library.vectors import constant
@@ -102,8 +102,8 @@ def _suits(fn: Function, lanes: Lanes, name: str) -> Value | bool:
 
     That of real ones is even.
     """
-    row = lanes.outer if constant_of(lanes.inner) == 1 else lanes.inner
-    least, n = group_of(lanes.dtype) // 2 + 1, lanes.length(name)
+    rows, many, n = constant_of(lanes.inner) == 1, group_of(lanes.dtype), lanes.length(name)
+    row, least = (lanes.outer, many) if rows else (lanes.inner, many // 2 + 1)
     sizes = constant_of(row), constant_of(n)
     tests: list[Value | bool] = [
         fn.compare("sge", row, least) if sizes[0] is None else sizes[0] >= least,
@@ -124,7 +124,7 @@ def _by_groups(call: Call, lanes: Lanes) -> None:
     n, many, rows = lanes.length(name), group_of(dtype), constant_of(lanes.inner) == 1
     row = lanes.outer if rows else lanes.inner
     groups = fn.binary("sdiv", fn.add(row, many - 1), many)
-    table = call.scratch(fn.mul(n, dtype.itemsize))
+    table = call.scratch(table_bytes(fn, dtype, n))
     call_routine(fn, "fft_table", dtype, table, n)
     stem = "ifft" if name == "fft" and call.node.attrs["inverse"] else name
     loop = _loop(call, lanes.x.dtype, lanes.y.dtype)

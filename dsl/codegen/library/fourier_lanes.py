@@ -17,12 +17,12 @@ import numpy as np
 from dsl.codegen.arrays import register_type
 from dsl.codegen.library.lanes import copy_bytes
 from dsl.codegen.library.routines import call_routine, inner_function, routine
-from dsl.codegen.library.vectors import constant, splat, vector
+from dsl.codegen.library.vectors import compare, constant, select, splat, vector
 from dsl.codegen.llvm import Function, Module, Operand, Value, Variable
 from dsl.codegen.vector_unit import register_bytes
 from dsl.ir.types import BY_NAME
 
-__all__ = ["LONGEST", "group_of", "is_smooth", "smooth", "space_of"]
+__all__ = ["LONGEST", "group_of", "is_smooth", "smooth", "space_of", "table_bytes"]
 
 LONGEST = 1 << 14
 """The length up to which the memories of a group of lanes stay in the caches."""
@@ -30,6 +30,7 @@ LONGEST = 1 << 14
 Pair = tuple[Value, Value]  # the real and imaginary parts of a number in each lane
 _RADICES = (4, 2, 3, 5)
 _FALSE = Value("false", "i1")
+_EIGHT = 8  # factors that are computed at a time
 
 
 def group_of(dtype: np.dtype) -> int:
@@ -64,34 +65,47 @@ def _divides(fn: Function, number: Variable, factor: int) -> Value:
 # -- twiddle factors ----------------------------------------------------------------------------------------------
 
 
+def table_bytes(fn: Function, dtype: np.dtype, n: Operand) -> Operand:
+    """Return the memory of a table, which is written by whole vectors."""
+    return fn.mul(fn.add(n, _EIGHT), dtype.itemsize)
+
+
 @routine("fft_table")
 def _build_table(module: Module, symbol: str, dtype: np.dtype) -> None:
-    """`table(y, n)` writes exp(-2 pi i k / n) for k < n."""
+    """`table(y, n)` writes exp(-2 pi i k / n) for k < n, eight at a time."""
     f = module.function(symbol, "void", [("ptr", "y"), ("i64", "n")])
     y, n = f.params
-    kind, size = _real(dtype), dtype.itemsize
-    with f.loop(0, n) as k:
-        place = f.binary("shl", k, 3)
-        octant, rest = f.binary("udiv", place, n), f.binary("urem", place, n)
-        odd = f.compare("eq", f.binary("and", octant, 1), 1)
-        near = f.select(odd, f.binary("sub", n, rest), rest)
-        above, below = (f.convert("sitofp", number, "double") for number in (near, n))
-        part = f.binary("fdiv", above, below)
-        angle = f.binary("fmul", part, constant(math.pi / 4, "double"))
+    whole, wide = vector("i64", _EIGHT), vector("double", _EIGHT)
+    numbers = Value("<" + ", ".join(f"i64 {k}" for k in range(_EIGHT)) + ">", whole)
+    one, lengths = constant(1, whole), splat(f, n, whole)
+    with f.loop(0, n, _EIGHT) as k:
+        place = f.binary("shl", f.binary("add", splat(f, k, whole), numbers), constant(3, whole))
+        octant, rest = f.binary("udiv", place, lengths), f.binary("urem", place, lengths)
+        odd = compare(f, "eq", f.binary("and", octant, one), one)
+        near = select(f, odd, f.binary("sub", lengths, rest), rest)
+        above, below = (f.convert("uitofp", number, wide) for number in (near, lengths))
+        angle = f.binary("fmul", f.binary("fdiv", above, below), constant(math.pi / 4, wide))
         cosine, sine = (
-            f.call("double", f"dsl_math_{name}_x1_f64", angle) for name in ("cos", "sin")
+            f.call(wide, f"dsl_math_{name}_x{_EIGHT}_f64", angle) for name in ("cos", "sin")
         )
-        turned = f.compare("ne", f.binary("and", f.add(octant, 1), 2), 0)
-        re, im = f.select(turned, sine, cosine), f.select(turned, cosine, sine)
-        left = f.compare("ult", f.binary("sub", octant, 2), 4)
-        lower = f.compare("uge", octant, 4)
-        minus = Value("-0.0", "double")
-        re = f.select(left, f.binary("fsub", minus, re), re)
-        im = f.select(lower, im, f.binary("fsub", minus, im))  # the sign of a forward transform
-        for offset, number in ((0, re), (size // 2, im)):
-            word = number if kind == "double" else f.convert("fptrunc", number, kind)
-            f.store(word, f.gep(y, f.add(f.mul(k, size), offset)))
+        bit = f.binary("and", f.binary("add", octant, one), constant(2, whole))
+        turned = compare(f, "ne", bit, constant(0, whole))
+        re, im = select(f, turned, sine, cosine), select(f, turned, cosine, sine)
+        left = compare(f, "ult", f.binary("sub", octant, constant(2, whole)), constant(4, whole))
+        lower = compare(f, "ult", octant, constant(4, whole))  # the sign of a forward transform
+        z = tuple(
+            select(f, negative, f.fneg(part), part) for negative, part in ((left, re), (lower, im))
+        )
+        _write_factors(f, dtype, z, f.gep(y, f.mul(k, dtype.itemsize)))
     f.ret()
+
+
+def _write_factors(f: Function, dtype: np.dtype, z: tuple[Value, ...], place: Value) -> None:
+    """Store factors in the precision of a dtype."""
+    kind = vector(_real(dtype), _EIGHT)
+    re, im = (part if part.type == kind else f.convert("fptrunc", part, kind) for part in z)
+    both = _picked(f, re, [k // 2 + _EIGHT * (k % 2) for k in range(2 * _EIGHT)], im)
+    f.store(both, place, align=dtype.itemsize // 2)
 
 
 def _real(dtype: np.dtype) -> str:
