@@ -350,6 +350,18 @@ def test_argsort_of_keys_that_differ_only_in_their_last_bits() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["?", "u1", "f2", "i4", "f4", "f8"])
+def test_an_extreme_at_any_place(dtype: str) -> None:
+    """In whole vectors, in the one that overlaps the last of them, twice, and nowhere."""
+    for n in (1, 7, 16, 65, 130, 300):
+        x = np.ones((n + 1, n), dtype)
+        x[np.arange(n), np.arange(n)] = 0
+        x[: n // 2, -1] = 0
+        for name, rows in (("argmin", x), ("argmax", 1 - x.astype("i1"))):
+            check(OPS[name], (rows.astype(dtype),), {"axis": 1})
+            check(OPS[name], (rows[n // 2].astype(dtype),), {"axis": 0})
+
+
 def test_elements_by_their_places() -> None:
     rng = np.random.default_rng(21)
     shapes = [
