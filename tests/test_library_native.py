@@ -447,6 +447,18 @@ def test_searchsorted(side: str) -> None:
                     )
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_searchsorted_of_values_in_order(side: str) -> None:
+    """Most belong near where the one before does; ends, steps back and NaNs among them do not."""
+    rng = np.random.default_rng(21)
+    for dtype in DTYPES:
+        for kind, n in (("few", 90), ("many", 65), ("odd", 300)):
+            a = OPS["sort"].numpy(numbers(rng, dtype, n, kind), axis=0, stable=True)
+            v = OPS["sort"].numpy(numbers(rng, dtype, 500, kind), axis=0, stable=True)
+            for given in (v, v[::-1].copy(), np.concatenate([v[250:], v[:250]])):
+                check(OPS["searchsorted"], (a, given), {"side": side})
+
+
 def test_unique() -> None:
     rng = np.random.default_rng(13)
     for dtype in DTYPES:
