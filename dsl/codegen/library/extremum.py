@@ -116,31 +116,70 @@ def _by_pieces(f: Function, span: str, largest: bool, dtype: np.dtype, x: Value,
 
 
 def _span_function(module: Module, largest: bool, dtype: np.dtype) -> str:
-    """Define `span(x, n, best)`, which returns the place of the extreme of n > 0 elements and stores its key."""
+    """Define `span(x, n, best)`, which returns the place of the extreme of n > 0 elements and stores its key.
+
+    The last vector of a row may overlap the one before. Of truths, the first one that is wanted is looked for, and no further.
+    """
     f = inner_function(module, "span", "i64", [("ptr", "x"), ("i64", "n"), ("ptr", "best")])
     x, n, out = f.params
     block = (Floats if _is_wide_float(dtype) else Keys)(f, largest, dtype, x)
+    count = lanes(block.wide)
     best = f.variable(key_type(dtype), load_key(f, dtype, x, nan_last=largest))
-    first, size = f.variable("i64", 0), _BLOCK // dtype.itemsize
-    whole = f.binary("and", n, -lanes(block.wide))
-    with f.loop(0, whole, size) as start:
-        stop = f.as_value(f.minimum(f.add(start, size), whole), "i64")
-        found = block.extreme(start, stop)
-        with f.if_(block.may_win(found)):
-            key = block.reduced(found)
-            with f.if_(f.compare(_wins(largest), key, best.get())):
-                best.set(key)
-                first.set(start)
-                block.remember(found)
-    where = f.variable("i64", block.locate(first.get(), whole, best.get()))
-    with f.loop(whole, n) as i:
-        key = load_key(f, dtype, at(f, dtype, x, i), nan_last=largest)
-        wins = f.compare(_wins(largest), key, best.get())
-        best.set(f.select(wins, key, best.get()))
-        where.set(f.select(wins, i, where.get()))
+    where, scan = f.variable("i64", 0), _first_truth if dtype.kind == "b" else _extreme_of
+
+    def one_by_one() -> None:
+        with f.loop(0, n) as i:
+            key = load_key(f, dtype, at(f, dtype, x, i), nan_last=largest)
+            wins = f.compare(_wins(largest), key, best.get())
+            best.set(f.select(wins, key, best.get()))
+            where.set(f.select(wins, i, where.get()))
+
+    def by_vectors() -> None:
+        where.set(scan(f, block, n, best))
+
+    f.if_else(f.compare("sge", n, count), by_vectors, one_by_one)
     f.store(best.get(), out)
     f.ret(where.get())
     return f.name
+
+
+def _extreme_of(f: Function, block: Keys, n: Value, best: Variable) -> Value:
+    """Set the key of the extreme of at least one vector of elements, and return its place."""
+    first, count = f.variable("i64", 0), lanes(block.wide)
+    whole = f.binary("and", n, -count)
+
+    def look(start: Value, stop: Value) -> None:
+        found = block.extreme(start, stop)
+        with f.if_(block.may_win(found)):
+            key = block.reduced(found)
+            with f.if_(f.compare(_wins(block.largest), key, best.get())):
+                best.set(key)
+                first.set(start)
+                block.remember(found)
+
+    size = _BLOCK // block.dtype.itemsize
+    with f.loop(0, whole, size) as start:
+        look(start, f.as_value(f.minimum(f.add(start, size), whole), "i64"))
+    with f.if_(f.compare("ne", whole, n)):
+        look(f.binary("sub", n, count), n)
+    return block.locate(first.get(), n, best.get())
+
+
+def _first_truth(f: Function, block: Keys, n: Value, best: Variable) -> Value:
+    """The same of truths: the first one that is as wanted, or the first of all."""
+    wanted, where = f.as_value(int(block.largest), best.get().type), f.variable("i64")
+    whole = f.binary("and", n, -lanes(block.wide))
+    where.set(block.locate(f.as_value(0, "i64"), whole, wanted))
+
+    def hit() -> Value:
+        best.set(f.load(best.get().type, f.gep(block.x, where.get())))
+        return f.compare("eq", best.get(), wanted)
+
+    with f.if_(f.invert(hit())):
+        where.set(block.locate(f.binary("sub", n, lanes(block.wide)), n, wanted))
+        with f.if_(f.invert(hit())):
+            where.set(f.as_value(0, "i64"))
+    return where.get()
 
 
 def _is_wide_float(dtype: np.dtype) -> bool:

@@ -9,6 +9,7 @@ from dsl.codegen.library import (
     extremum,
     factors,
     fourier,
+    fourier_lanes,  # noqa: F401 - its routines are called by those of `fourier`
     linalg,
     matmul,
     nonzero,
