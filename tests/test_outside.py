@@ -141,6 +141,17 @@ def changes() -> Iterator[tuple[str, Callable[[Any], Any], Change]]:
         lambda: table.update(a=5.0),
     )
     yield "itemgetter", lambda x: x * first(numbers), lambda: numbers.__setitem__(0, 5.0)
+    things = {"a": thing, "b": [thing]}
+    yield (
+        "objects of a dict",
+        lambda x: sum(x * held.z for held in things.values() if held is not things["b"]),
+        lambda: setattr(thing, "z", 3.0),
+    )
+    yield (
+        "objects of a list of a dict",
+        lambda x: sum(x * held[0].z for name, held in things.items() if name == "b"),
+        lambda: setattr(thing, "z", 3.0),
+    )
     yield "length", lambda x: x * len(thing), lambda: setattr(thing, "z", 3.0)
     yield "iterated", lambda x: x * sum([v + 1 for v in thing]), lambda: setattr(thing, "z", 3.0)
     yield "contains", lambda x: x * (2 if 8.0 in thing else 3), lambda: setattr(thing, "z", 8.0)

@@ -120,10 +120,15 @@ def _note_arrays(trace: Trace, held: Any, depth: int = 4) -> None:
 
 
 def arrays_of(held: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a dict from outside with the arrays in it captured."""
+    """Return a dict from outside with the arrays in it captured, and the objects in it guarded."""
     return {
-        key: capture(held, key, item) if is_numeric(item) else item for key, item in held.items()
+        key: from_outside(held, key, item) if is_numeric(item) or _may_change(item) else item
+        for key, item in held.items()
     }
+
+
+def _may_change(item: Any) -> bool:
+    return not (is_number(item) or isinstance(item, (np.ndarray, str)))
 
 
 def is_numeric(item: Any) -> bool:
