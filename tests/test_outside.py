@@ -49,6 +49,12 @@ class Thing:
     def total(self, x):
         return (x * self.z).sum()
 
+    def plus(self, shift, x):
+        return x * self.z + shift
+
+    def rate(self, step):
+        return self.z
+
     def __call__(self, x):
         return x * self.z * 2
 
@@ -124,6 +130,28 @@ def changes() -> Iterator[tuple[str, Callable[[Any], Any], Change]]:
     yield "added", lambda x: (thing + 1.0) * x, lambda: setattr(thing, "z", 3.0)
     yield "negated", lambda x: x * -thing, lambda: setattr(thing, "z", 3.0)
     yield "truth", lambda x: x * (2 if thing else 3), lambda: setattr(thing, "z", 0.5)
+    get, item, value = numbers.__getitem__, table.__getitem__, table.get
+    first = operator.itemgetter(0)
+    yield "list's getter", lambda x: x * get(0), lambda: numbers.__setitem__(0, 5.0)
+    yield "dict's getter", lambda x: x * item("a"), lambda: table.update(a=5.0)
+    yield "dict's get", lambda x: x * value("a"), lambda: table.update(a=5.0)
+    yield (
+        "getitem",
+        lambda x: x * operator.getitem(table, "a"),
+        lambda: table.update(a=5.0),
+    )
+    yield "itemgetter", lambda x: x * first(numbers), lambda: numbers.__setitem__(0, 5.0)
+    things = {"a": thing, "b": [thing]}
+    yield (
+        "objects of a dict",
+        lambda x: sum(x * held.z for held in things.values() if held is not things["b"]),
+        lambda: setattr(thing, "z", 3.0),
+    )
+    yield (
+        "objects of a list of a dict",
+        lambda x: sum(x * held[0].z for name, held in things.items() if name == "b"),
+        lambda: setattr(thing, "z", 3.0),
+    )
     yield "length", lambda x: x * len(thing), lambda: setattr(thing, "z", 3.0)
     yield "iterated", lambda x: x * sum([v + 1 for v in thing]), lambda: setattr(thing, "z", 3.0)
     yield "contains", lambda x: x * (2 if 8.0 in thing else 3), lambda: setattr(thing, "z", 8.0)
@@ -178,6 +206,8 @@ def around(thing: Thing) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         ("called", thing),
         ("partial", functools.partial(lambda held, x: x * held.z, thing)),
         ("rule", rule),
+        ("vectorized", np.vectorize(thing.times)),
+        ("bound", functools.partial(thing.plus, 0.0)),
     ):
         compiled = dsl.jit(fn)
         yield name, compiled
@@ -192,6 +222,8 @@ def around(thing: Thing) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield "step", lambda x: x - minimize(x, state)[1]
     by_method = dsl.optim.SGD(1.0).minimize(thing.total)
     yield "step of method", lambda x: x - by_method(x, state)[1]
+    scheduled = dsl.optim.SGD(thing.rate).minimize(lambda w: w.sum())
+    yield "scheduled step", lambda x: x - scheduled(x, state)[1]
     trained = dsl.parallel.DataParallel(thing.total, dsl.optim.SGD(1.0))
     yield "trained", lambda x: x - trained.step(x, state)[1]
     yield "product", lambda x: dsl.jvp(first, (x,), (x,))[0]
@@ -207,6 +239,15 @@ def test_objects_that_only_the_compiled_function_holds_are_seen_as_they_are(name
     before = compiled(X)
     thing.z = 6.0
     np.testing.assert_allclose(compiled(X), 3.0 * before)
+
+
+def test_methods_of_arrays_are_compiled_and_read_them_as_they_are() -> None:
+    w = np.array([1.0, 2.0, 3.0])
+    compiled, slope = dsl.jit(w.dot), dsl.grad(w.dot)
+    assert compiled(X) == w.dot(X)
+    w *= 3
+    assert compiled(X) == w.dot(X)
+    np.testing.assert_array_equal(slope(X), w)
 
 
 def test_a_call_method_that_a_class_gets_later_is_called() -> None:

@@ -13,6 +13,7 @@ import functools
 import inspect
 import itertools
 import math
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from dsl.frontend import formatting
 from dsl.frontend.accesses import noting
 from dsl.frontend.array_likes import as_arrays, as_blocks, has_array
 from dsl.frontend.branches import is_missing
-from dsl.frontend.captures import adopt, arrays_of, from_outside, watched
+from dsl.frontend.captures import adopt, arrays_of, capture, from_outside, is_numeric, watched
 from dsl.frontend.choices import note_reading
 from dsl.frontend.convert import convert, is_converted
 from dsl.frontend.iterators import as_cursor, rest_of
@@ -193,11 +194,24 @@ def _note_wrapped(fn: Any) -> None:
 
 
 def _wrapped_by(fn: Any) -> Sequence[Any]:
-    if isinstance(fn, types.FunctionType) and package_of(fn) == "dsl":  # it is not converted
-        cells = fn.__closure__ or ()
-        return [cell.cell_contents for cell in cells if callable(cell.cell_contents)]
     wraps = getattr(type(fn), "dsl_wraps", None)
-    return wraps(fn) if wraps else ()
+    if wraps:
+        return wraps(fn)  # type: ignore[no-any-return]
+    if isinstance(fn, types.MethodType):  # `call` looks at its object
+        return ()
+    if isinstance(fn, functools.partial):
+        return (fn.func,)
+    if isinstance(fn, np.vectorize):
+        return (fn.pyfunc,)
+    if isinstance(fn, types.FunctionType):  # the library's own are not converted
+        return _contents(fn) if package_of(fn) == "dsl" else ()
+    return (getattr(fn, "__self__", None),)
+
+
+def _contents(fn: types.FunctionType) -> list[Any]:
+    """Return what the closure of a function holds that is called, or calls something."""
+    held = [cell.cell_contents for cell in fn.__closure__ or ()]
+    return [item for item in held if callable(item) or hasattr(type(item), "dsl_wraps")]
 
 
 def _holds_arrays(item: Any) -> bool:
@@ -495,11 +509,7 @@ def _call_partial(fn: functools.partial[Any], args: Any, kwargs: Any) -> Any:
     given, named = fn.args, fn.keywords
     if id(fn) in the_trace().outside:
         given = tuple(from_outside(given, k, item) for k, item in enumerate(given))
-        held = from_outside(fn, "keywords", named)
-        named = {
-            name: from_outside(held, name, item) if callable(item) else item
-            for name, item in arrays_of(held).items()
-        }
+        named = arrays_of(from_outside(fn, "keywords", named))
     _note_met(*given, *named.values())
     return call(fn.func, *given, *args, **{**named, **kwargs})
 
@@ -542,6 +552,10 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
         and fn.__name__ in _DICT_READERS
     ):
         return _read_dict(owner, fn.__name__, args)
+    if isinstance(owner, (dict, list)) and fn.__name__ == "__getitem__":
+        return call(operator.getitem, owner, *args)
+    if isinstance(owner, np.ndarray) and is_numeric(owner) and id(fn) in the_trace().outside:
+        return call(getattr(capture(fn, "__self__", owner), fn.__name__), *args, **kwargs)
     if isinstance(owner, str) and fn.__name__ == "join" and len(args) == 1:
         args = (list(args[0]),)
     if isinstance(owner, str) and formatting.has_text_values((*args, *kwargs.values())):

@@ -20,7 +20,7 @@ import numpy as np
 from dsl.errors import LeakError
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.lists import TracedList
-from dsl.frontend.roles import is_record, is_watched, plays_role
+from dsl.frontend.roles import is_record, is_watched
 from dsl.frontend.scopes import FROM_OUTSIDE, Capture, Storage, Trace, current_trace
 from dsl.frontend.signature import describe, is_number
 from dsl.frontend.traced import Kind, Traced, constant, native_dtype, supported_dtype
@@ -180,11 +180,15 @@ def _note_arrays(trace: Trace, held: Any, depth: int = 4) -> None:
 
 
 def arrays_of(held: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a dict from outside with the arrays in it captured, and the objects guarded."""
+    """Return a dict from outside with the arrays in it captured, and the objects in it guarded."""
     return {
-        key: from_outside(held, key, item) if is_numeric(item) or plays_role(item) else item
+        key: from_outside(held, key, item) if is_numeric(item) or _may_change(item) else item
         for key, item in held.items()
     }
+
+
+def _may_change(item: Any) -> bool:
+    return not (is_number(item) or isinstance(item, (np.ndarray, str)))
 
 
 def is_numeric(item: Any) -> bool:

@@ -6,6 +6,7 @@ once it is changed so; a traced key of a dict is refused.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from dsl.errors import NonConcreteError, ShapeError, UnsupportedError
 from dsl.frontend.array_likes import as_arrays
-from dsl.frontend.calls import call
+from dsl.frontend.calls import BUILTINS, CALLED, call
 from dsl.frontend.captures import adopt, from_outside
 from dsl.frontend.choices import note_change, note_pick, note_reading
 from dsl.frontend.deques import BoundedDeque
@@ -202,3 +203,14 @@ def _glued_part(k: Any) -> Any:
 def _bounds(key: Any) -> list[Any]:
     keys = key if isinstance(key, tuple) else (key,)
     return [b for k in keys if isinstance(k, slice) for b in (k.start, k.stop, k.step)]
+
+
+def _picked(fn: operator.itemgetter[Any], obj: Any) -> Any:
+    """Call an `operator.itemgetter`."""
+    keys = fn.__reduce__()[1]
+    found = tuple(get_item(obj, key) for key in keys)
+    return found if len(keys) > 1 else found[0]
+
+
+BUILTINS[operator.getitem] = get_item
+CALLED[operator.itemgetter] = _picked

@@ -160,6 +160,10 @@ class Optimizer(ABC):
             held[key] = self._compiled(loss, in_place, has_aux, clip)
         return held[key]
 
+    def dsl_wraps(self) -> tuple[Any, ...]:
+        """What is outside of a trace if this is."""
+        return (self.learning_rate,) if callable(self.learning_rate) else ()
+
     # -- how -----------------------------------------------------------------------------------------------------------
 
     def _compiled(
