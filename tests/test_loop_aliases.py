@@ -231,7 +231,7 @@ def written_in_each_round(u, steps):
 @pytest.mark.parametrize(
     "program",
     [
-        read_afterwards, part_read_afterwards, item_read_afterwards, callers_variable_read_afterwards, read_in_each_trip,
+        read_afterwards, part_read_afterwards, item_read_afterwards, callers_variable_read_afterwards,
         read_by_the_condition, read_while_exchanged, written_in_each_round,
     ],
 )  # fmt: skip
@@ -266,7 +266,12 @@ def two_names_after_a_trip(u, steps):
     return a, b
 
 
-@pytest.mark.parametrize("program", [two_names_for_one, one_of_another_array])
+@pytest.mark.parametrize("program", [read_in_each_trip, two_names_for_one])
+def test_what_the_first_trip_alone_writes_is_written_once(program: Callable[..., Any]) -> None:
+    check_as_plain(program, line(), LONG)
+
+
+@pytest.mark.parametrize("program", [one_of_another_array])
 def test_variables_for_the_same_array_are_refused(program: Callable[..., Any]) -> None:
     with pytest.raises(dsl.errors.AliasError, match="which array is written depends on the trip"):
         dsl.jit(program)(line(), LONG)
