@@ -170,3 +170,16 @@ def test_an_order_that_numpy_refuses_is_refused(order: str) -> None:
     with pytest.raises(ValueError, match="order") as got:
         dsl.jit(program)(X)
     assert str(expected.value) in str(got.value)
+
+
+def _is_contiguous(x: Any) -> bool:
+    return x.flags.c_contiguous
+
+
+@pytest.mark.parametrize("told", [_is_contiguous, lambda x: x.strides[0]])
+def test_how_an_array_lies_is_not_told_wrongly(told: Any) -> None:
+    compiled = dsl.jit(lambda x: told(x * 2))
+    x = np.ones((3, 4))
+    assert compiled(x) == told(x)
+    with pytest.raises(dsl.errors.UnsupportedError, match="of a new array whose axes"):
+        compiled(x.T)
