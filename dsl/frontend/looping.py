@@ -35,6 +35,7 @@ from dsl.frontend.first_trips import (
 )
 from dsl.frontend.iterators import Cursor, rest_of
 from dsl.frontend.leaves import Block, predicate
+from dsl.frontend.loop_aliases import is_of_arrays
 from dsl.frontend.loop_tracing import ChangingTest, Growing, Loop, StaticTest
 from dsl.frontend.loops import ENDLESS, Grown, as_counted, finish, items_now
 from dsl.frontend.regions import refuse_try
@@ -64,7 +65,9 @@ def while_(
     _while(State(get, put, names, assigned), test, body, items)
 
 
-def _while(state: State, test: Block, body: Block, items: tuple[str, ...] = ()) -> None:
+def _while(
+    state: State, test: Block, body: Block, items: tuple[str, ...] = (), *, is_rest: bool = False
+) -> None:
     limit = config.unroll_limit
     trips = 0
     failed: DslError | None = None
@@ -89,6 +92,9 @@ def _while(state: State, test: Block, body: Block, items: tuple[str, ...] = ()) 
             except ChangingTest:
                 return _rotated(chosen, test, body, state, items)
             except _RETRY as error:
+                if isinstance(chosen, Value) and is_of_arrays(error) and not is_rest:
+                    rest = functools.partial(_while, state.anew(), test, body, items, is_rest=True)
+                    return _first_apart(state, test(), body, rest, error)
                 if chosen is not True:
                     raise
                 failed = error
@@ -113,6 +119,19 @@ def _is_plain(loop: Loop, chosen: bool | Value) -> bool:
         return False
     touched = [leaf for leaves in loop.before.leaves for leaf in leaves]
     return not any(isinstance(leaf, (Traced, np.ndarray)) for leaf in touched)
+
+
+def _first_apart(state: State, test: Any, first: Block, rest: Block, refused: Exception) -> None:
+    """Trace `if test: first(); rest()`, where which array a trip writes depends on whether it is the first."""
+
+    def both() -> None:
+        first()
+        rest()
+
+    try:
+        state.run_if(if_, test, both)
+    except DslError:
+        raise refused from None
 
 
 def _rotated(
@@ -167,6 +186,11 @@ def _traced_for(
         except (*_RETRY, *OF_LATER_TRIPS) as error:
             failed = failed if isinstance(failed, _RETRY) else error
         if (taken and _may_have_ended(guard)) or not may_settle(failed, left):
+            if is_of_arrays(failed) and isinstance(left.trips(), Traced):
+                rest = functools.partial(_rest, state.anew(), left, body, guard, items)
+                first = functools.partial(body, left.item(0))
+                _first_apart(state, left.trips() > 0, first, rest, failed)
+                return finish(counted)
             break
         extent = current_scope().extent
         body(left.item(0))
@@ -180,6 +204,14 @@ def _traced_for(
         raise failed
     _refuse_unrolling(counted.trips(), failed)
     return left if extents else iterable
+
+
+def _rest(
+    state: State, counted: Any, body: Block, guard: Block | None, items: tuple[str, ...]
+) -> None:
+    """Trace all but the first trip of a loop."""
+    if guard is None or predicate(guard()) is not False:
+        Loop(state, body, guard, counted.rest(1), items).trace()
 
 
 def _may_have_ended(guard: Block | None) -> bool:
