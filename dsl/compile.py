@@ -27,6 +27,7 @@ from dsl.errors import (
     DeviceError,
     DslError,
     IndexTypeError,
+    NonConcreteError,
     NumberError,
     ShapeError,
     UnsupportedError,
@@ -488,7 +489,7 @@ class Compiled(Generic[P, R]):
                 try:
                     entry = self._compile_some_sizes(again, why)
                 except DslError as other:
-                    complaint = other if isinstance(other, _MISTAKES) else complaint
+                    complaint = other if _tells_more(other, complaint) else complaint
                     latest, tried, needs = other, again.key, needs.more(other)
                     continue
                 self._needs = needs
@@ -833,6 +834,13 @@ def _run_instead(narrow: Lowered, arguments: Arguments, wide: Lowered, first: Ex
         if (type(error), str(error)) == (type(first), str(first)):
             wide.confirmed.add(_mark_of(first))
         raise
+
+
+def _tells_more(other: DslError, complaint: Exception) -> bool:
+    """Tell whether what tracing with values came to is what to report: a mistake, or something elsewhere, as values are no cure."""
+    if isinstance(other, _MISTAKES):
+        return True
+    return isinstance(complaint, NonConcreteError) and other.location != complaint.location
 
 
 def _mark_of(error: Exception) -> Any:

@@ -1355,3 +1355,14 @@ def test_functions_of_statistics_name_those_of_numpy() -> None:
         dsl.jit(lambda x: statistics.mean(x))(np.arange(3.0))
     with pytest.raises(dsl.errors.UnsupportedError, match=r"use `np.std\(x, ddof=1\)`"):
         dsl.jit(lambda x: statistics.stdev([x[0], x[1]]))(np.arange(3.0))
+
+
+def test_what_values_are_no_cure_for_is_reported_not_what_needed_them() -> None:
+    def f(x, n):
+        parts = [x[k] for k in range(n)]
+        return parts[0] if x[0] > 0 else x
+
+    refuse(
+        f, line(), 2, error=BranchError, base=TypeError, at="parts[0] if x[0] > 0 else x", remedy="dimensions",
+        says=["differ in rank"],
+    )  # fmt: skip

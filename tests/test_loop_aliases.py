@@ -231,8 +231,8 @@ def written_in_each_round(u, steps):
 @pytest.mark.parametrize(
     "program",
     [
-        read_afterwards, part_read_afterwards, item_read_afterwards, callers_variable_read_afterwards, read_in_each_trip,
-        read_by_the_condition, read_while_exchanged, written_in_each_round,
+        read_afterwards, part_read_afterwards, item_read_afterwards, callers_variable_read_afterwards,
+        read_while_exchanged, written_in_each_round,
     ],
 )  # fmt: skip
 def test_reads_of_what_only_some_trips_write_are_refused(program: Callable[..., Any]) -> None:
@@ -266,7 +266,12 @@ def two_names_after_a_trip(u, steps):
     return a, b
 
 
-@pytest.mark.parametrize("program", [two_names_for_one, one_of_another_array])
+@pytest.mark.parametrize("program", [read_in_each_trip, read_by_the_condition, two_names_for_one])
+def test_what_the_first_trip_alone_writes_is_written_once(program: Callable[..., Any]) -> None:
+    check_as_plain(program, line(), LONG)
+
+
+@pytest.mark.parametrize("program", [one_of_another_array])
 def test_variables_for_the_same_array_are_refused(program: Callable[..., Any]) -> None:
     with pytest.raises(dsl.errors.AliasError, match="which array is written depends on the trip"):
         dsl.jit(program)(line(), LONG)
@@ -292,3 +297,67 @@ def test_arrays_of_different_sizes_change_places(written: str) -> None:
     for n in (0, 1, 4, 5):
         check_as_plain(turns, np.arange(3.0), np.arange(5.0), n)
         check_as_plain(turns, np.arange(3.0), np.arange(3.0), n)
+
+
+def passed_to_another_that_is_written(u, steps):
+    c, a, total = 2 * u, 3 * u, 0.0
+    for _ in range(steps):
+        c[0] += 1.0
+        total += a[0]
+        a = c
+    return a, c, total
+
+
+def one_array_under_two_names_afterwards(u, steps):
+    a, b = 3 * u, 2 * u
+    for _ in range(steps):
+        a = 0.5 * b
+        b = a
+    b[0] = 99.0
+    return a, b
+
+
+def perhaps_another_before(u, steps):
+    c = 2 * u
+    a = u
+    for _ in range(steps - 1):
+        a = c
+    for _ in range(steps):
+        a[0] += 1.0
+        a = 0.5 * a
+    return a, c
+
+
+def new_array_in_each_inner_trip(u, steps):
+    u = u.copy()
+    for _ in range(3):
+        u[0] = 1.0
+        for _ in range(steps):
+            new = 0.5 * u
+            u = new
+    return u
+
+
+@pytest.mark.parametrize("steps", [1, 3, LONG])
+@pytest.mark.parametrize(
+    "program",
+    [
+        passed_to_another_that_is_written, one_array_under_two_names_afterwards, perhaps_another_before,
+        new_array_in_each_inner_trip,
+    ],
+)  # fmt: skip
+def test_arrays_that_have_two_names_after_a_trip(program: Callable[..., Any], steps: int) -> None:
+    check_as_plain(program, line(), steps)
+
+
+def test_a_view_of_what_another_variable_has_after_a_loop_is_not_written() -> None:
+    def program(u):
+        a, b = 3 * u, 2 * u
+        for _ in range(LONG):
+            a = 0.5 * b
+            b = a[::-1]
+        b[0] = 99.0
+        return a, b
+
+    with pytest.raises(dsl.errors.AliasError, match="may or may not share memory"):
+        dsl.jit(program)(line())

@@ -187,3 +187,16 @@ def test_what_is_read_across_is_turned_round(shape: tuple[int, int], dtype: str)
     for dynamic in (False, True):
         for got, expected in zip(dsl.jit(turn, dynamic=dynamic)(x), turn(x), strict=True):
             np.testing.assert_array_equal(got, expected, strict=True)
+
+
+def _is_contiguous(x: Any) -> bool:
+    return x.flags.c_contiguous
+
+
+@pytest.mark.parametrize("told", [_is_contiguous, lambda x: x.strides[0]])
+def test_how_an_array_lies_is_not_told_wrongly(told: Any) -> None:
+    compiled = dsl.jit(lambda x: told(x * 2))
+    x = np.ones((3, 4))
+    assert compiled(x) == told(x)
+    with pytest.raises(dsl.errors.UnsupportedError, match="of a new array whose axes"):
+        compiled(x.T)

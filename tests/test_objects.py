@@ -907,6 +907,33 @@ def test_containers_in_others_are_replaced_in_loops(program: Any) -> None:
     check_as_plain(program, np.array([40.0, 20.0]))
 
 
+def changed_in_a_branch_and_dropped(x):
+    first = last = [x]
+    if x.sum() < 50:
+        last[0] = 7 * x
+        last, x = [2 * x], x + 1
+    return first[0], last[0]
+
+
+def changed_inside_another_and_dropped(x):
+    rows = other = {"row": [x], "x": x}
+    if x.sum() < 50:
+        rows["row"][0] = 7 * x
+        rows["x"] = x + 3
+        rows = {"row": [2 * x], "x": x}
+    else:
+        rows["row"][0] = x - 1
+    return other["row"][0], rows["row"][0], other["x"], rows["x"]
+
+
+@pytest.mark.parametrize(
+    "program", [changed_in_a_branch_and_dropped, changed_inside_another_and_dropped]
+)
+def test_what_a_branch_changes_and_a_variable_then_drops_is_changed(program: Any) -> None:
+    check_as_plain(program, np.array([1.0, 2.0]))
+    check_as_plain(program, np.array([40.0, 20.0]))
+
+
 def one_that_the_first_trip_changes(x):
     first = last = [x]
     while x.sum() < 50:

@@ -52,3 +52,25 @@ def test_derivatives(exponent: int) -> None:
 def test_the_derivative_of_a_known_power_of_a_sum_of_squares_is_a_known_power() -> None:
     slope = dsl.jit(dsl.grad(lambda x: (((x * x).sum(axis=1) + 0.1) ** -1.5).sum()))
     assert "pow" not in slope.ir(np.ones((100, 3)), stage="llvm")
+
+
+def test_pow_with_a_modulus() -> None:
+    def program(a, e, m):
+        return pow(a, e, m), pow(3, e, 97), pow(a, 5, m)
+
+    compiled = dsl.jit(program)
+    for args in ((7, 10**9 + 6, 10**9 + 7), (-5, 0, 1), (123456789012, 77, -3037000500), (2, 3, 2)):
+        assert compiled(*args) == program(*args)
+    for args, error in (
+        ((2, 3, 0), ValueError),
+        ((2, -1, 5), ValueError),
+        ((2, 3, 2**40), OverflowError),
+    ):
+        with pytest.raises(error):
+            compiled(*args)
+
+
+def test_squares_of_bools_are_small() -> None:
+    x = np.array([True, False])
+    got = dsl.jit(lambda x: (x**2, x**3, x[0] ** 2))(x)
+    assert [a.dtype for a in got] == [a.dtype for a in (x**2, x**3, x[0] ** 2)]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsl.errors import BranchError, DslError, IndexTypeError
-from dsl.frontend.choices import named_items, note_choice, note_held
+from dsl.frontend.choices import named_items, note_choice, note_held, with_other_names
 from dsl.frontend.holders import replace_changed
 from dsl.frontend.leaves import (
     Block,
@@ -79,6 +79,7 @@ class Branch:
     after: Snapshot
     contents: dict[Storage, Value]
     raised: bool
+    left: list[Any]
 
 
 def if_(
@@ -102,11 +103,14 @@ def if_(
         return
     refuse_try()
     state = State(get, put, names, assigned)
-    before, branches = _trace_branches(state, then, otherwise)
+    state, before, branches = _trace_branches(state, then, otherwise)
     _join_branches(chosen, state, before, branches, Joined(lenient=lenient, dead=dead))
 
 
-def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapshot, list[Branch]]:
+def _trace_branches(
+    state: State, then: Block, otherwise: Block
+) -> tuple[State, Snapshot, list[Branch]]:
+    """Trace both; containers that one changes and then drops, and other variables know, become cells of their own."""
     while True:
         before = state.snapshot()
         named = named_items(before.objects)
@@ -120,7 +124,11 @@ def _trace_branches(state: State, then: Block, otherwise: Block) -> tuple[Snapsh
             or as_trees(before, ends)
             or grow_lists(state, before, ends, named)
         ):
-            return before, branches
+            left = {id(item): item for b in branches for item in b.left}
+            if not left:
+                return state, before, branches
+            for item in left.values():
+                state = state.with_cell("dsl__left", [item])
         discard(*(b.scope for b in branches))
 
 
@@ -141,10 +149,34 @@ def _trace_branch(state: State, before: Snapshot, block: Block, name: str) -> Br
             emit_raise(error)
         after = with_types(state.snapshot())
         contents = scope.suspend()
+    left = [] if raised else _left_changed(state, before, after)
     state.restore(before)
     state.put_back_others(scope)
     before.refuse_changes()
-    return Branch(scope, after, contents, raised)
+    return Branch(scope, after, contents, raised, left)
+
+
+def _left_changed(state: State, before: Snapshot, after: Snapshot) -> list[Any]:
+    """Return what variables do not hold any more, other variables do, and was changed: `last[0] = x; last = [y]`."""
+    cells = [
+        cell
+        for cell, item in enumerate(before.objects)
+        if before.holders[cell] is not None and after.objects[cell] is not item
+    ]
+    kept = {id(item) for item in after.objects}
+    changed = [
+        cell
+        for cell in cells
+        if id(before.objects[cell]) not in kept and _is_refilled(before, cell)
+    ]
+    names = {state.names[cell] for cell in cells}
+    return [item for cell in changed if with_other_names([item := before.objects[cell]], names)]
+
+
+def _is_refilled(before: Snapshot, cell: int) -> bool:
+    leaves, structure = flatten(before.objects[cell])
+    same = len(leaves) == len(before.leaves[cell]) and structure == before.structures[cell]
+    return not same or any(a is not b for a, b in zip(leaves, before.leaves[cell], strict=True))
 
 
 def _is_raised_there(error: BaseException) -> bool:

@@ -165,9 +165,12 @@ def _pow(base: Any, exponent: Any, modulus: Any = None) -> Any:
         return base**exponent
     if not has_traced((base, exponent, modulus)):
         return pow(base, exponent, modulus)
-    raise UnsupportedError(
-        "pow() with three traced arguments", location=here(), remedy="write the loop of squarings"
-    )
+    from dsl.frontend.modular import modular_power
+
+    for number in (base, exponent, modulus):
+        if isinstance(number, Traced) and (number.ndim or number.dtype.kind not in "biu"):
+            raise TypeError("pow() 3rd argument not allowed unless all arguments are integers")
+    return modular_power(*map(to_int, (base, exponent, modulus)))
 
 
 def _divmod(a: Any, b: Any) -> Any:

@@ -410,6 +410,10 @@ def join_kinds(kinds: Iterable[Kind], others: Iterable[Kind]) -> tuple[Kind, ...
     return tuple(b if a is Kind.PYTHON and b is Kind.SCALAR else a for a, b in pairs)
 
 
+def _is_pythons(leaf: Any) -> bool:
+    return leaf.kind is Kind.PYTHON if isinstance(leaf, Traced) else type(leaf) in _PYTHONS
+
+
 def _refuse_narrow(leaf: Any) -> None:
     """Refuse NumPy's small integers in a list of Python's: they would not wrap any more."""
     is_numpys = isinstance(leaf, np.generic) or (
@@ -490,6 +494,10 @@ def as_traced_list(
     scope = current_scope()
     made = TracedList(layout, [])
     rows = [made._leaves(item) for item in items]
+    for column in zip(*rows, strict=True):
+        if any(_is_pythons(leaf) for leaf in column):
+            for leaf in column:
+                _refuse_narrow(leaf)
     for k, type in enumerate(types):
         zero = scope.constant(np.zeros((), type.dtype))
         empty = fresh(scope.emit("full", zero, shape=(0, *type.shape)))

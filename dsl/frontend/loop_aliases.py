@@ -28,6 +28,7 @@ from dsl.ir.types import I64
 
 __all__ = [
     "find_moves",
+    "is_of_arrays",
     "never_runs",
     "note_aliases",
     "note_shares",
@@ -77,17 +78,18 @@ def refuse_parting(
         twins = _twins(named, key)
         both = _twins(starts, key)
         outer = key in ends and _is_outer(ends[key], run.scope)
-        parts = (twins and written & {key, *twins}) or (
+        parts = _are_parted(loop, run, ends, {key, *twins}, written) or (
             key in written and (outer or _is_outside(loop, key))
         )
-        same = (both and written & {key, *both}) or _is_shared(loop, run, ends, key, contents)
+        same = (both and written & {key, *both}) or _is_shared(loop, run, named, key, contents)
         if same or (parts and not (moves and key in moves)):
-            raise AliasError(
+            error = AliasError(
                 f"the variable `{loop.state.names[key[0]]}` is rebound in this loop and its array is also written in "
                 "place, so that which array is written depends on the trip",
                 location=here(),
                 remedy=_REMEDY,
             )
+            raise _of_arrays(error)
     for storage, name in _firsts(loop, written).items():
         if storage in loop.reads:
             _refuse_reading(name, loop.reads[storage])
@@ -105,31 +107,60 @@ def _written(run: Pass, after: Snapshot) -> set[Key]:
     return found.union(*(_passed_on(run, after, key) for key in found))
 
 
+def _are_parted(
+    loop: Carried, run: Pass, ends: dict[Key, Traced], twins: set[Key], written: set[Key]
+) -> bool:
+    """Tell whether the next trip writes an array under one name of several and would see that under another."""
+    changed = written & twins
+    return any(
+        changed - {key} and _is_used(loop, run, ends, key) for key in twins if len(twins) > 1
+    )
+
+
+def _is_used(loop: Carried, run: Pass, ends: dict[Key, Traced], key: Key) -> bool:
+    """Tell whether a trip reads, writes or passes on the array that it finds in a variable."""
+    own = run.leaves[key].storage
+    return own in loop.reads or own.written or any(end.storage is own for end in ends.values())
+
+
 def _is_shared(
     loop: Carried, run: Pass, ends: dict[Key, Traced], key: Key, contents: dict[Storage, Value]
 ) -> bool:
-    """Tell whether the loop writes what a variable had before it under another name, and the variable is read, written or passed on."""
-    start, own = loop.leaf_before(key), run.leaves[key].storage
-    if start is None or not _is_changed(contents.get(start.storage)):
-        return False
-    return own in loop.reads or own.written or any(end.storage is own for end in ends.values())
+    """Tell whether the loop writes what a variable had before it, or has after a trip, under another name, and the variable is used."""
+    start = loop.leaf_before(key)
+    named = [start.storage] if start is not None else []
+    if key in ends:
+        named += _outer_arrays(ends[key], run.scope)
+    return any(_is_changed(contents.get(each)) for each in named) and _is_used(loop, run, ends, key)
 
 
 def _is_outside(loop: Carried, key: Key) -> bool:
     start = loop.leaf_before(key)
-    return start is not None and start.storage.outside
+    return start is not None and any(each.outside for each in _may_be(start.storage))
+
+
+def _may_be(storage: Storage) -> list[Storage]:
+    """Return the storages that may be the memory of one, itself included, as branches and loops chose."""
+    return [storage, *same_memory(storage)]
 
 
 def _is_outer(end: Traced, scope: Scope) -> bool:
     """Tell whether an array may be one from before the loop."""
-    return not scope.encloses(end.storage.scope) or bool(ways_out(end, scope))
+    return bool(_outer_arrays(end, scope))
+
+
+def _outer_arrays(end: Traced, scope: Scope) -> list[Storage]:
+    """Return the arrays from before the loop that one may be."""
+    if not scope.encloses(end.storage.scope):
+        return [end.storage]
+    return [outer for outer, _ in ways_out(end, scope)]
 
 
 def _twins(arrays: dict[Key, Traced], key: Key) -> list[Key]:
     """Return the other variables that may have the same array as one, of those that variables have at some point."""
     if key not in arrays:
         return []
-    near = {arrays[key].storage, *same_memory(arrays[key].storage)}
+    near = _may_be(arrays[key].storage)
     return [other for other, end in arrays.items() if other != key and end.storage in near]
 
 
@@ -143,7 +174,12 @@ def _firsts(loop: Carried, keys: Iterable[Key]) -> dict[Storage, str]:
     """Return the arrays that variables had before the loop, and their names."""
     starts = {key: loop.leaf_before(key) for key in sorted(keys)}
     names = loop.state.names
-    return {start.storage: names[key[0]] for key, start in starts.items() if start is not None}
+    return {
+        each: names[key[0]]
+        for key, start in starts.items()
+        if start is not None
+        for each in _may_be(start.storage)
+    }
 
 
 @contextmanager
@@ -179,12 +215,23 @@ def _refuse_later(name: str) -> None:
 
 
 def _refuse_reading(name: str, where: Location | None) -> None:
-    raise AliasError(
+    error = AliasError(
         f"this reads the array that the variable `{name}` had before a loop, under another name; the loop rebinds the variable and also "
         "writes to its array in place, so that which array is written depends on the trip",
         location=where,
         remedy=_REMEDY,
     )
+    raise _of_arrays(error)
+
+
+def _of_arrays(error: AliasError) -> AliasError:
+    error.of_arrays = True  # type: ignore[attr-defined]
+    return error
+
+
+def is_of_arrays(error: Exception) -> bool:
+    """Tell whether a loop was refused for which array a trip writes, rather than for which list, dict or object it changes."""
+    return getattr(error, "of_arrays", False)
 
 
 def never_runs(loop: Carried, parent: Scope) -> Value | None:
@@ -208,7 +255,8 @@ def never_runs(loop: Carried, parent: Scope) -> Value | None:
 def note_aliases(
     loop: Carried, run: Pass, after: Snapshot, leaves: dict[Key, Traced], moves: Moves | None, never: Value | None, parent: Scope
 ) -> None:  # fmt: skip
-    """Say which arrays from before the loop its variables may stand for after it."""
+    """Say which arrays from before the loop its variables may stand for after it, and which of them are one array."""
+    _link_twins(loop, run, after, leaves, never, parent)
     for key in run.arrays():
         if moves and key in moves:
             continue
@@ -223,6 +271,23 @@ def note_aliases(
         for storage in (*others, *(outer for outer, _ in ways_out(end, run.scope))):
             leaves[key].storage.outside |= storage.outside
             may_alias(leaves[key].storage, storage)
+
+
+def _link_twins(
+    loop: Carried, run: Pass, after: Snapshot, leaves: dict[Key, Traced], never: Value | None, parent: Scope
+) -> None:  # fmt: skip
+    """Link variables that have one array when a trip ends, as after `new = ...; u = new`."""
+    ends = _ends(run, after)
+    for key, end in ends.items():
+        for other in _twins(ends, key):
+            if other < key:
+                continue
+            ran = parent.constant(True) if never is None else parent.emit("logical_not", never)
+            if end.storage is ends[other].storage:
+                seen = end if end.views else ends[other]
+                link_when(leaves[key].storage, leaves[other].storage, seen, ran, parent)
+            else:
+                may_alias(leaves[key].storage, leaves[other].storage)
 
 
 def _passed_on(run: Pass, after: Snapshot, key: Key) -> dict[Key, None]:

@@ -197,9 +197,10 @@ def _finish(
                 traced.storage.defined = (flag, parent, name)
     for storage in loop.plan.storages:
         storage.leave(next(values))
+    left = parted(loop, run, after)  # before what the loop's results are is noted
     note_aliases(loop, run, after, leaves, moves, never, parent)
     note_shares(loop, run, after, leaves, parent)
-    part(parted(loop, run, after))
+    part(left)
     if moves:
         unswap(loop, dict(zip(moves, values, strict=True)), leaves, parent)
     cells = range(len(loop.before.objects))

@@ -13,6 +13,7 @@ from dsl.config import config
 from dsl.errors import LoopTypeError
 from dsl.frontend.carried import Carried, Key, Pass
 from dsl.frontend.choices import holds_any, named_items, note_held, with_other_names
+from dsl.frontend.first_trips import UNROLLED
 from dsl.frontend.holders import put_back_containers
 from dsl.frontend.leaves import Block, BranchRaise, count_leaves, predicate, the_trace
 from dsl.frontend.loop_aliases import watched
@@ -33,9 +34,6 @@ from dsl.ir.types import BOOL, I64, scalar
 __all__ = ["ChangingTest", "Growing", "Loop", "StaticTest"]
 
 _ATTEMPTS = 12
-
-# Nodes that a loop around a list may come to by being unrolled: compiling them takes 0.2 s.
-_UNROLLED = 256
 
 
 class Loop(Carried):
@@ -157,7 +155,7 @@ class Loop(Carried):
         if self.static_trips is None or self.static_trips > config.unroll_limit:
             return False
         trace = the_trace()
-        if trace.unrolls or self.static_trips * body.extent <= _UNROLLED:
+        if trace.unrolls or self.static_trips * body.extent <= UNROLLED:
             return True
         trace.looped = max(trace.looped, self.static_trips)
         return False

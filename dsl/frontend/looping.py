@@ -1,6 +1,7 @@
 """`while` and `for` on traced values: which loops are traced, and which Python runs.
 
-A loop over Python objects, or whose body needs Python values, is unrolled; so is one that cannot be traced, up to a limit. A test that
+A loop over Python objects, or whose body needs Python values, is unrolled; so is one that cannot be traced, up to a limit. One whose first
+trip gives a variable another structure is traced from the second on. A test that
 changes what it looks at is asked once for each trip. A list that grows while a loop goes over it is gone over by place.
 """
 
@@ -25,8 +26,16 @@ from dsl.frontend.accesses import unnoted
 from dsl.frontend.branches import if_
 from dsl.frontend.carried import code_of
 from dsl.frontend.conditions import truth
+from dsl.frontend.first_trips import (
+    MOST_FIRST_TRIPS,
+    OF_LATER_TRIPS,
+    are_few,
+    may_settle,
+    settles,
+)
 from dsl.frontend.iterators import Cursor, rest_of
 from dsl.frontend.leaves import Block, predicate
+from dsl.frontend.loop_aliases import is_of_arrays
 from dsl.frontend.loop_tracing import ChangingTest, Growing, Loop, StaticTest
 from dsl.frontend.loops import ENDLESS, Grown, as_counted, finish, items_now
 from dsl.frontend.regions import refuse_try
@@ -56,12 +65,15 @@ def while_(
     _while(State(get, put, names, assigned), test, body, items)
 
 
-def _while(state: State, test: Block, body: Block, items: tuple[str, ...] = ()) -> None:
+def _while(
+    state: State, test: Block, body: Block, items: tuple[str, ...] = (), *, is_rest: bool = False
+) -> None:
     limit = config.unroll_limit
     trips = 0
     failed: DslError | None = None
     while True:
-        before = state.snapshot() if failed is None else None
+        fresh_try = failed is None or (trips <= MOST_FIRST_TRIPS and settles(failed))
+        before = state.snapshot() if fresh_try else None
         with unnoted():  # a traced loop does it again
             chosen = predicate(test())
         if chosen is False:
@@ -69,7 +81,7 @@ def _while(state: State, test: Block, body: Block, items: tuple[str, ...] = ()) 
         changes = before is not None and not state.is_as(before)
         if changes and isinstance(chosen, Value):
             return _rotated(chosen, test, body, state, items)
-        if failed is None and not changes:
+        if fresh_try and not changes:
             loop = Loop(state.anew(), body, test, None, items)
             try:
                 if not _is_plain(loop, chosen):
@@ -80,6 +92,9 @@ def _while(state: State, test: Block, body: Block, items: tuple[str, ...] = ()) 
             except ChangingTest:
                 return _rotated(chosen, test, body, state, items)
             except _RETRY as error:
+                if isinstance(chosen, Value) and is_of_arrays(error) and not is_rest:
+                    rest = functools.partial(_while, state.anew(), test, body, items, is_rest=True)
+                    return _first_apart(state, test(), body, rest, error)
                 if chosen is not True:
                     raise
                 failed = error
@@ -104,6 +119,19 @@ def _is_plain(loop: Loop, chosen: bool | Value) -> bool:
         return False
     touched = [leaf for leaves in loop.before.leaves for leaf in leaves]
     return not any(isinstance(leaf, (Traced, np.ndarray)) for leaf in touched)
+
+
+def _first_apart(state: State, test: Any, first: Block, rest: Block, refused: Exception) -> None:
+    """Trace `if test: first(); rest()`, where which array a trip writes depends on whether it is the first."""
+
+    def both() -> None:
+        first()
+        rest()
+
+    try:
+        state.run_if(if_, test, both)
+    except DslError:
+        raise refused from None
 
 
 def _rotated(
@@ -137,26 +165,69 @@ def for_(
             return
         if tables:
             refuse_tables(tables, dict(zip(names, get(), strict=True)), trips)
-        try:
-            refuse_try()
-            Loop(state, body, guard, counted, items).trace()
-            return finish(counted)
-        except Growing:
-            return _while_over(iterable, 0, body, guard, state.anew())
-        except _RETRY as error:
-            _refuse_unrolling(trips, error)
-            log("unroll", "%s: unrolled %s times because %s", here(), trips, error.message)
+        iterable = _traced_for(iterable, counted, body, guard, state, items)
+        if iterable is None:
+            return
     _python_for(iterable, body, guard, state.anew())
 
 
-def _refuse_unrolling(trips: Any, error: DslError) -> None:
+def _traced_for(
+    iterable: Any, counted: Any, body: Block, guard: Block | None, state: State, items: tuple[str, ...]
+) -> Any:  # fmt: skip
+    """Trace a loop, after its first trips where these settle what it carries; return what is left for Python to go over, or None."""
+    left, extents, failed = counted, list[int](), Exception()
+    for taken in range(MOST_FIRST_TRIPS + 1):
+        try:
+            refuse_try()
+            Loop(state.anew() if taken else state, body, guard, left, items).trace()
+            return finish(counted)
+        except Growing:
+            return _while_over(iterable, taken, body, guard, state.anew())
+        except (*_RETRY, *OF_LATER_TRIPS) as error:
+            failed = failed if isinstance(failed, _RETRY) else error
+        if (taken and _may_have_ended(guard)) or not may_settle(failed, left):
+            if is_of_arrays(failed) and isinstance(left.trips(), Traced):
+                rest = functools.partial(_rest, state.anew(), left, body, guard, items)
+                first = functools.partial(body, left.item(0))
+                _first_apart(state, left.trips() > 0, first, rest, failed)
+                return finish(counted)
+            break
+        extent = current_scope().extent
+        body(left.item(0))
+        extents.append(current_scope().extent - extent)
+        left = left.rest(1)
+        if left.trips() == 0 or (guard is not None and predicate(guard()) is False):
+            return finish(counted)
+        if are_few(left, extents):
+            break
+    if not extents and not isinstance(failed, _RETRY):
+        raise failed
+    _refuse_unrolling(counted.trips(), failed)
+    return left if extents else iterable
+
+
+def _rest(
+    state: State, counted: Any, body: Block, guard: Block | None, items: tuple[str, ...]
+) -> None:
+    """Trace all but the first trip of a loop."""
+    if guard is None or predicate(guard()) is not False:
+        Loop(state, body, guard, counted.rest(1), items).trace()
+
+
+def _may_have_ended(guard: Block | None) -> bool:
+    return guard is not None and predicate(guard()) is not True
+
+
+def _refuse_unrolling(trips: Any, error: Exception) -> None:
     limit = config.unroll_limit
     if isinstance(trips, int) and trips == ENDLESS:  # Python may see an end
         return
     if not isinstance(trips, int) or trips > limit:
-        if isinstance(trips, int):
+        if isinstance(trips, int) and isinstance(error, DslError):
             error.remedy += f"; a loop of {trips} trips is longer than the limit for unrolling (DSL_UNROLL_LIMIT={limit})"
         raise error
+    reason = error.message if isinstance(error, DslError) else error
+    log("unroll", "%s: unrolled %s times because %s", here(), trips, reason)
 
 
 def _python_for(iterable: Any, body: Block, guard: Block | None, state: State) -> None:

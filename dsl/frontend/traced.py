@@ -204,6 +204,7 @@ class Traced:
             raise UnsupportedError(
                 "the flags of an array whose layout is known only at run time", location=here()
             )
+        _refuse_order_of_arguments(self.storage, "flags")
         return layout.flags
 
     @property
@@ -213,11 +214,7 @@ class Traced:
             raise UnsupportedError(
                 "the strides of an array whose size is known only at run time", location=here()
             )
-        if not _lies_in_c_order(self.storage):
-            raise UnsupportedError(
-                "the strides of a new array whose axes lie in memory as those of an argument do",
-                location=here(), remedy="use `np.ascontiguousarray`, and its strides",
-            )  # fmt: skip
+        _refuse_order_of_arguments(self.storage, "strides")
         return layout.strides
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
@@ -533,9 +530,16 @@ def _operator(ufunc: np.ufunc, reflected: bool) -> Callable[[Traced, Any], Any]:
             return NotImplemented
         if ufunc is np.multiply and isinstance(other, (list, tuple)) and self._is_count():
             return other * self.__index__()
+        if ufunc is np.power and not reflected and type(other) is int and _is_squared(self, other):
+            return _UFUNCS["operator"](np.square, (self,))
         return _UFUNCS["operator"](ufunc, (other, self) if reflected else (self, other))
 
     return apply
+
+
+def _is_squared(base: Traced, exponent: int) -> bool:
+    """Tell whether NumPy squares instead of raising to a power, which matters for bools: they become int8, not int64."""
+    return exponent == 2 and base.kind is Kind.ARRAY and base.dtype.kind == "b"
 
 
 def _comparison(ufunc: np.ufunc) -> Callable[[Traced, Any], Any]:
@@ -902,6 +906,15 @@ def layout_of(traced: Traced) -> np.ndarray | None:
         if layout is None:
             return None
     return layout  # type: ignore[no-any-return]
+
+
+def _refuse_order_of_arguments(storage: Storage, what: str) -> None:
+    """Refuse to tell how a new array lies in memory that may lie as an argument does, not in C's order."""
+    if not _lies_in_c_order(storage):
+        raise UnsupportedError(
+            f"the {what} of a new array whose axes lie in memory as those of an argument do",
+            location=here(), remedy=f"use `np.ascontiguousarray`, and its {what}",
+        )  # fmt: skip
 
 
 def _lies_in_c_order(storage: Storage) -> bool:
