@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import types
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -141,6 +142,9 @@ def changes() -> Iterator[tuple[str, Callable[[Any], Any], Change]]:
         lambda: table.update(a=5.0),
     )
     yield "itemgetter", lambda x: x * first(numbers), lambda: numbers.__setitem__(0, 5.0)
+    known, there = weakref.ref(thing), functools.lru_cache(lambda: thing)
+    yield "weakref", lambda x: x * known().z, lambda: setattr(thing, "z", 3.0)
+    yield "cached", lambda x: x * there().z, lambda: setattr(thing, "z", 3.0)
     things = {"a": thing, "b": [thing]}
     yield (
         "objects of a dict",

@@ -568,4 +568,7 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(owner, Traced):
         reads = fn.__name__ in ("take", "item", "__getitem__")
         return adopt(_call_library(fn, reads, args, kwargs))
-    return adopt(fn(*args, **kwargs))
+    result, outside = adopt(fn(*args, **kwargs)), the_trace().outside
+    if (id(fn) in outside or id(owner) in outside) and is_users(type(result)):
+        outside.setdefault(id(result), result)  # such as what a `weakref` is of
+    return result
