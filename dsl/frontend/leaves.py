@@ -7,7 +7,7 @@ user's error.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -117,11 +117,12 @@ def _ambiguous() -> ValueError:
 
 @dataclass(frozen=True)
 class Info:
-    """What a carried or joined leaf is."""
+    """What a carried or joined leaf is; of Python integers that are known, the least and the greatest."""
 
     dtype: np.dtype
     shape: Shape
     kind: Kind
+    span: tuple[int, int] | None = field(default=None, compare=False)
 
     @property
     def type(self) -> TensorType:
@@ -139,7 +140,7 @@ def info_of(leaf: Any) -> Info:
         return Info(supported_dtype(leaf.dtype), leaf.shape, Kind.ARRAY)
     if isinstance(leaf, np.generic):
         return Info(supported_dtype(leaf.dtype), (), Kind.SCALAR)
-    return Info(default_dtype(leaf), (), Kind.PYTHON)
+    return Info(default_dtype(leaf), (), Kind.PYTHON, (leaf, leaf) if type(leaf) is int else None)
 
 
 _WEAK = {"b": False, "i": 0, "f": 0.0, "c": 0j}
@@ -154,16 +155,39 @@ def join(a: Info, b: Info, name: str, error: type[DslError], what: str) -> Info:
             remedy=f"give `{name}` the same number of dimensions everywhere",
         )
     dims = tuple(x if x == y else Symbol("d") for x, y in zip(a.shape, b.shape, strict=True))
-    return Info(_join_dtype(a, b), dims, _join_kind(a.kind, b.kind))
+    dtype, kind = _join_dtype(a, b), _join_kind(a.kind, b.kind)
+    if dtype is None:
+        raise error(
+            f"the variable `{name}` has {what}: no dtype of integers has all values of {a} and of {b}",
+            location=here(),
+            remedy=f"give `{name}` numbers of one dtype everywhere",
+        )
+    return Info(dtype, dims, kind, _join_span(a, b) if kind is Kind.PYTHON else None)
 
 
-def _join_dtype(a: Info, b: Info) -> np.dtype:
+def _join_dtype(a: Info, b: Info) -> np.dtype | None:
+    """Return the dtype of both. A Python integer that is known and not in the range of the other's dtype keeps its value."""
     if a.dtype == b.dtype:
         return a.dtype
     if (a.kind is Kind.PYTHON) == (b.kind is Kind.PYTHON):
         return np.promote_types(a.dtype, b.dtype)
     weak, strong = (a, b) if a.kind is Kind.PYTHON else (b, a)
-    return np.result_type(strong.dtype, _WEAK[weak.dtype.kind])
+    dtype = np.result_type(strong.dtype, _WEAK[weak.dtype.kind])
+    if weak.span is None or dtype.kind not in "iu" or _is_within(weak.span, dtype):
+        return dtype
+    wide = np.promote_types(strong.dtype, weak.dtype)
+    return wide if wide.kind in "iu" else None
+
+
+def _is_within(span: tuple[int, int], dtype: np.dtype) -> bool:
+    limits = np.iinfo(dtype)
+    return int(limits.min) <= span[0] and span[1] <= int(limits.max)
+
+
+def _join_span(a: Info, b: Info) -> tuple[int, int] | None:
+    if a.span is None or b.span is None:
+        return a.span or b.span
+    return min(a.span[0], b.span[0]), max(a.span[1], b.span[1])
 
 
 def _join_kind(a: Kind, b: Kind) -> Kind:
