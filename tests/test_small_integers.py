@@ -257,8 +257,20 @@ def first_if_above(a: Any, least: int) -> Any:
     return a[0] if a[0] > least else -1
 
 
+def chosen_or_last(a: Any, least: int) -> Any:
+    last = -1
+    if a[0] > least:
+        last = -2
+    if a[1] > least + 1:
+        last = a[1]
+    return last
+
+
+FIRST_VALUES = [last_above, greatest, smallest, first_if_above, chosen_or_last]
+
+
 @pytest.mark.parametrize("dtype", ["i1", "u1", "u4"])
-@pytest.mark.parametrize("function", [last_above, greatest, smallest, first_if_above])
+@pytest.mark.parametrize("function", FIRST_VALUES)
 def test_a_first_value_that_elements_cannot_have_is_kept(function: Any, dtype: str) -> None:
     a, compiled = np.array([3, 2, 5], dtype), dsl.jit(function)
     for least in (1, 100):

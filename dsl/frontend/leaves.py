@@ -15,6 +15,7 @@ import numpy as np
 from dsl.errors import (
     DslError,
 )
+from dsl.frontend.known_integers import Span, join_spans, span_of
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import (
@@ -122,7 +123,7 @@ class Info:
     dtype: np.dtype
     shape: Shape
     kind: Kind
-    span: tuple[int, int] | None = field(default=None, compare=False)
+    span: Span | None = field(default=None, compare=False)
 
     @property
     def type(self) -> TensorType:
@@ -135,7 +136,9 @@ class Info:
 def info_of(leaf: Any) -> Info:
     """Describe a numeric leaf."""
     if isinstance(leaf, Traced):
-        return Info(leaf.dtype, leaf.type.shape, leaf.kind)
+        whole = leaf.kind is Kind.PYTHON and leaf.dtype.kind in "iu" and not leaf.views
+        span = span_of(leaf.storage.value) if whole else None
+        return Info(leaf.dtype, leaf.type.shape, leaf.kind, span)
     if isinstance(leaf, np.ndarray):
         return Info(supported_dtype(leaf.dtype), leaf.shape, Kind.ARRAY)
     if isinstance(leaf, np.generic):
@@ -162,7 +165,7 @@ def join(a: Info, b: Info, name: str, error: type[DslError], what: str) -> Info:
             location=here(),
             remedy=f"give `{name}` numbers of one dtype everywhere",
         )
-    return Info(dtype, dims, kind, _join_span(a, b) if kind is Kind.PYTHON else None)
+    return Info(dtype, dims, kind, join_spans(a.span, b.span) if kind is Kind.PYTHON else None)
 
 
 def _join_dtype(a: Info, b: Info) -> np.dtype | None:
@@ -179,15 +182,9 @@ def _join_dtype(a: Info, b: Info) -> np.dtype | None:
     return wide if wide.kind in "iu" else None
 
 
-def _is_within(span: tuple[int, int], dtype: np.dtype) -> bool:
+def _is_within(span: Span, dtype: np.dtype) -> bool:
     limits = np.iinfo(dtype)
     return int(limits.min) <= span[0] and span[1] <= int(limits.max)
-
-
-def _join_span(a: Info, b: Info) -> tuple[int, int] | None:
-    if a.span is None or b.span is None:
-        return a.span or b.span
-    return min(a.span[0], b.span[0]), max(a.span[1], b.span[1])
 
 
 def _join_kind(a: Kind, b: Kind) -> Kind:
