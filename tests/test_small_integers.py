@@ -225,3 +225,68 @@ def test_limits_of_the_run_that_a_dtype_does_not_hold_limit_nothing(
     expected = np.clip(a, low, high)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
+
+
+# -- numbers that a variable has before a loop or on another path -----------------------------------
+
+
+def last_above(a: Any, least: int) -> Any:
+    last = -1
+    for k in range(len(a)):
+        if a[k] > least:
+            last = a[k]
+    return last
+
+
+def greatest(a: Any, least: int) -> Any:
+    top = -1
+    for k in range(len(a)):
+        top = max(top, a[k])
+    return top
+
+
+def smallest(a: Any, least: int) -> Any:
+    low, k = 1000, 0
+    while k < len(a) and a[k] > least:
+        low = min(low, a[k])
+        k += 1
+    return low
+
+
+def first_if_above(a: Any, least: int) -> Any:
+    return a[0] if a[0] > least else -1
+
+
+def chosen_or_last(a: Any, least: int) -> Any:
+    last = -1
+    if a[0] > least:
+        last = -2
+    if a[1] > least + 1:
+        last = a[1]
+    return last
+
+
+FIRST_VALUES = [last_above, greatest, smallest, first_if_above, chosen_or_last]
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "u4"])
+@pytest.mark.parametrize("function", FIRST_VALUES)
+def test_a_first_value_that_elements_cannot_have_is_kept(function: Any, dtype: str) -> None:
+    a, compiled = np.array([3, 2, 5], dtype), dsl.jit(function)
+    for least in (1, 100):
+        assert compiled(a, least) == function(a, least)
+
+
+def test_a_first_value_that_fits_has_the_dtype_of_the_elements() -> None:
+    def top(a: Any) -> Any:
+        top = 0
+        for k in range(len(a)):
+            top = max(top, a[k])
+        return top
+
+    assert type(dsl.jit(top)(np.array([3, 7], np.uint8))) is np.uint8
+
+
+def test_a_number_that_no_dtype_has_beside_the_elements_is_refused() -> None:
+    with pytest.raises(dsl.errors.BranchError, match=r"no dtype of integers has all values of u64"):
+        dsl.jit(last_above)(np.zeros(3, np.uint64), 1)

@@ -7,7 +7,7 @@ user's error.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from dsl.errors import (
     DslError,
 )
+from dsl.frontend.known_integers import Span, join_spans, span_of
 from dsl.frontend.lists import TracedList
 from dsl.frontend.optional import TracedOptional
 from dsl.frontend.scopes import (
@@ -117,11 +118,12 @@ def _ambiguous() -> ValueError:
 
 @dataclass(frozen=True)
 class Info:
-    """What a carried or joined leaf is."""
+    """What a carried or joined leaf is; of Python integers that are known, the least and the greatest."""
 
     dtype: np.dtype
     shape: Shape
     kind: Kind
+    span: Span | None = field(default=None, compare=False)
 
     @property
     def type(self) -> TensorType:
@@ -134,12 +136,14 @@ class Info:
 def info_of(leaf: Any) -> Info:
     """Describe a numeric leaf."""
     if isinstance(leaf, Traced):
-        return Info(leaf.dtype, leaf.type.shape, leaf.kind)
+        whole = leaf.kind is Kind.PYTHON and leaf.dtype.kind in "iu" and not leaf.views
+        span = span_of(leaf.storage.value) if whole else None
+        return Info(leaf.dtype, leaf.type.shape, leaf.kind, span)
     if isinstance(leaf, np.ndarray):
         return Info(supported_dtype(leaf.dtype), leaf.shape, Kind.ARRAY)
     if isinstance(leaf, np.generic):
         return Info(supported_dtype(leaf.dtype), (), Kind.SCALAR)
-    return Info(default_dtype(leaf), (), Kind.PYTHON)
+    return Info(default_dtype(leaf), (), Kind.PYTHON, (leaf, leaf) if type(leaf) is int else None)
 
 
 _WEAK = {"b": False, "i": 0, "f": 0.0, "c": 0j}
@@ -154,16 +158,33 @@ def join(a: Info, b: Info, name: str, error: type[DslError], what: str) -> Info:
             remedy=f"give `{name}` the same number of dimensions everywhere",
         )
     dims = tuple(x if x == y else Symbol("d") for x, y in zip(a.shape, b.shape, strict=True))
-    return Info(_join_dtype(a, b), dims, _join_kind(a.kind, b.kind))
+    dtype, kind = _join_dtype(a, b), _join_kind(a.kind, b.kind)
+    if dtype is None:
+        raise error(
+            f"the variable `{name}` has {what}: no dtype of integers has all values of {a} and of {b}",
+            location=here(),
+            remedy=f"give `{name}` numbers of one dtype everywhere",
+        )
+    return Info(dtype, dims, kind, join_spans(a.span, b.span) if kind is Kind.PYTHON else None)
 
 
-def _join_dtype(a: Info, b: Info) -> np.dtype:
+def _join_dtype(a: Info, b: Info) -> np.dtype | None:
+    """Return the dtype of both. A Python integer that is known and not in the range of the other's dtype keeps its value."""
     if a.dtype == b.dtype:
         return a.dtype
     if (a.kind is Kind.PYTHON) == (b.kind is Kind.PYTHON):
         return np.promote_types(a.dtype, b.dtype)
     weak, strong = (a, b) if a.kind is Kind.PYTHON else (b, a)
-    return np.result_type(strong.dtype, _WEAK[weak.dtype.kind])
+    dtype = np.result_type(strong.dtype, _WEAK[weak.dtype.kind])
+    if weak.span is None or dtype.kind not in "iu" or _is_within(weak.span, dtype):
+        return dtype
+    wide = np.promote_types(strong.dtype, weak.dtype)
+    return wide if wide.kind in "iu" else None
+
+
+def _is_within(span: Span, dtype: np.dtype) -> bool:
+    limits = np.iinfo(dtype)
+    return int(limits.min) <= span[0] and span[1] <= int(limits.max)
 
 
 def _join_kind(a: Kind, b: Kind) -> Kind:

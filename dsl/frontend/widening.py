@@ -6,6 +6,7 @@ before the loop is carried with a flag; one that cannot have one value after it 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from dsl.errors import LoopTypeError
@@ -112,7 +113,7 @@ def _widen_undefined(loop: Carried, cell: int, name: str, after: Snapshot) -> No
     for k, info in enumerate(infos):
         if isinstance(info, Info):
             shape = visible_shape(info.shape, the_trace().scopes[-2])
-            loop.plan.rebound[cell, k] = Info(info.dtype, shape, info.kind)
+            loop.plan.rebound[cell, k] = replace(info, shape=shape)
         else:
             loop.statics[cell, k] = info
 
@@ -153,7 +154,7 @@ def _widen_leaf(
     shape = tuple(
         sizes.joined(o, e, alone=alone) for o, e in zip(old.shape, info_of(end).shape, strict=True)
     )
-    loop.plan.rebound[cell, k] = Info(new.dtype, shape, new.kind)
+    loop.plan.rebound[cell, k] = replace(new, shape=shape)
 
 
 def _lose(loop: Carried, cell: int, name: str, reason: str) -> None:
