@@ -391,6 +391,10 @@ class Counting:
         Counting.last = x.sum()
         return x
 
+    def read_by_itself(self, x):
+        type(self).calls += 1
+        return x * self.calls
+
     def only_set(self, x):
         type(self).last = x.sum()
         return x
@@ -408,6 +412,23 @@ def test_attributes_of_classes_change_at_each_call(name: str, monkeypatch: Any) 
             last = Counting.last
             seen.append((Counting.calls, last if last is None else float(last)))
     assert seen[:5] == seen[5:]
+
+
+def test_an_object_may_have_its_own_where_its_class_changes(monkeypatch: Any) -> None:
+    class Inherits(Counting):
+        pass
+
+    results = []
+    for function in (Counting.read_by_itself, dsl.jit(Counting.read_by_itself)):
+        monkeypatch.setattr(Counting, "calls", 0)
+        Inherits.calls = 10
+        some = [Counting(), Counting(), Inherits()]
+        some[1].calls = 100
+        got = [function(some[k], X).tolist() for k in (0, 1, 2, 0, 1, 2, 1)]
+        del some[1].calls, Inherits.calls
+        got += [function(some[k], X).tolist() for k in (1, 2, 0, 1, 2)]
+        results.append((got, Counting.calls, Inherits.calls))
+    assert results[0] == results[1]
 
 
 def test_other_arguments_for_which_tracing_needs_a_number() -> None:

@@ -739,17 +739,22 @@ def _changed_containers(
 
 
 def _changed_attributes(trace: Trace, outputs: _Outputs) -> list[Any]:
-    changed = []
-    for obj, name, old in trace.root.attributes.values():
-        if id(obj) in trace.outside:
-            held = getattr(obj, name)
-            in_place = id(old) in trace.root.opened and any(
-                held is each for each in (old, forwarded(old))
-            )
-            leaves, structure = flatten(held)
-            sources = [outputs.source(leaf) for leaf in leaves]
-            changed.append((obj, name, in_place, structure, sources))
-            put_back(trace.root, obj, name, old)
+    changed: list[Any] = []
+    filled: set[int] = set()
+    mine = [each for each in trace.root.attributes.values() if id(each[0]) in trace.outside]
+    for obj, name, old in mine:
+        held = getattr(obj, name)
+        in_place = id(old) in trace.root.opened and any(
+            held is each for each in (old, forwarded(old))
+        )
+        if in_place and id(old) in filled:  # two objects hold it
+            continue
+        filled.update([id(old)] if in_place else ())
+        leaves, structure = flatten(held)
+        sources = [outputs.source(leaf) for leaf in leaves]
+        changed.append((obj, name, in_place, structure, sources))
+    for obj, name, old in mine:
+        put_back(trace.root, obj, name, old)
     return changed
 
 
