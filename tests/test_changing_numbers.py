@@ -431,6 +431,21 @@ def test_an_object_may_have_its_own_where_its_class_changes(monkeypatch: Any) ->
     assert results[0] == results[1]
 
 
+def test_numbers_of_a_list_that_cannot_be_inputs_beside_what_is_assigned() -> None:
+    def plain(o, x):
+        o.total = o.total + x.sum()
+        items = o.items
+        items[0] = items[0] + 1.0
+        return x * items[0]
+
+    compiled, results = dsl.jit(plain), []
+    for function in (plain, compiled):
+        o = types.SimpleNamespace(total=0.0, items=[1.0, 2.0])
+        got = [function(o, X).tolist() for _ in range(4)]
+        results.append((got, float(o.total), o.items))
+    assert results[0] == results[1]
+
+
 def test_other_arguments_for_which_tracing_needs_a_number() -> None:
     """What is an input for some arguments is compiled for with others, and counters stay inputs."""
 

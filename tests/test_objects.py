@@ -1526,6 +1526,20 @@ def test_what_a_class_holds_stays_its_own() -> None:
     assert (Shared.seen, Shared.table) == ([1.0], {"a": 2.0})
 
 
+def test_objects_are_as_before_where_the_end_of_tracing_refuses() -> None:
+    def exchange(a, b, x):
+        b.value = x * 0.5
+        if x.sum() > 6:
+            a.other, b.other = b.other, a.other
+        return x
+
+    a, b = (types.SimpleNamespace(value=k, other=Base()) for k in range(2))
+    before = dict(vars(a)), dict(vars(b))
+    with pytest.raises(dsl.BranchError, match="other"):
+        dsl.jit(exchange)(a, b, np.ones(3))
+    assert (vars(a), vars(b)) == before
+
+
 def _in_turn(a, b, x):
     a.held["w"] = a.held["w"] + x
     b.held["w"][0] = 100.0

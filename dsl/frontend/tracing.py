@@ -52,7 +52,7 @@ from dsl.frontend.signature import (
 )
 from dsl.frontend.sizes import Pattern
 from dsl.frontend.standing_in import for_others
-from dsl.frontend.state import Undefined, is_numeric, put_back, refill, setter_of
+from dsl.frontend.state import Undefined, held_by, is_numeric, put_back, refill, setter_of
 from dsl.frontend.strides import unknown
 from dsl.frontend.text import TracedText
 from dsl.frontend.traced import Kind, Traced, Whole, lift, read
@@ -479,9 +479,12 @@ def _trace_once(
             raise
         definition = definition_of(fn)
         try:
-            return _finish(trace, arguments, inputs, result, tree, before, definition)
-        except DslError as error:
-            error.location = error.location or definition
+            with undone_on_error(trace.root):
+                return _finish(trace, arguments, inputs, result, tree, before, definition)
+        except BaseException as error:
+            put_originals_back(trace)
+            if isinstance(error, DslError):
+                error.location = error.location or definition
             raise
 
 
@@ -743,7 +746,7 @@ def _changed_attributes(trace: Trace, outputs: _Outputs) -> list[Any]:
     filled: set[int] = set()
     mine = [each for each in trace.root.attributes.values() if id(each[0]) in trace.outside]
     for obj, name, old in mine:
-        held = getattr(obj, name)
+        held = held_by(obj, name)
         in_place = id(old) in trace.root.opened and any(
             held is each for each in (old, forwarded(old))
         )
