@@ -18,6 +18,7 @@ import pytest
 from plainly import check_as_plain
 
 import dsl
+from dsl.errors import BranchError
 
 
 class Pair:
@@ -1535,7 +1536,7 @@ def test_objects_are_as_before_where_the_end_of_tracing_refuses() -> None:
 
     a, b = (types.SimpleNamespace(value=k, other=Base()) for k in range(2))
     before = dict(vars(a)), dict(vars(b))
-    with pytest.raises(dsl.BranchError, match="other"):
+    with pytest.raises(BranchError, match="other"):
         dsl.jit(exchange)(a, b, np.ones(3))
     assert (vars(a), vars(b)) == before
 
