@@ -446,6 +446,24 @@ def test_numbers_of_a_list_that_cannot_be_inputs_beside_what_is_assigned() -> No
     assert results[0] == results[1]
 
 
+def test_a_number_of_a_list_that_is_put_where_it_was() -> None:
+    def plain(o, x):
+        if x.sum() > 6:
+            o.items[0] = o.other.items[0]
+        return x * 2
+
+    results = []
+    for function in (plain, dsl.jit(plain)):
+        seen = []
+        for k in range(4):
+            o = types.SimpleNamespace(items=[1.0 + k, 2.0])
+            o.other = o
+            function(o, X * (k + 1))
+            seen.append(o.items)
+        results.append(seen)
+    assert results[0] == results[1]
+
+
 def test_other_arguments_for_which_tracing_needs_a_number() -> None:
     """What is an input for some arguments is compiled for with others, and counters stay inputs."""
 

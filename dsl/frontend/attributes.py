@@ -228,6 +228,8 @@ def attribute_to_change(obj: Any, name: str) -> Any:
     if trace is not None and mine and (len(trace.scopes) > 1 or id(obj) in trace.outside):
         open_attribute(trace.scopes[-1], obj, name)
         fill(held, obj, name)
+        trace.stand_ins.refuse_change(found := read_attribute(obj, name))
+        return found
     return read_attribute(obj, name)
 
 
