@@ -391,6 +391,10 @@ class Counting:
         Counting.last = x.sum()
         return x
 
+    def read_by_itself(self, x):
+        type(self).calls += 1
+        return x * self.calls
+
     def only_set(self, x):
         type(self).last = x.sum()
         return x
@@ -408,6 +412,56 @@ def test_attributes_of_classes_change_at_each_call(name: str, monkeypatch: Any) 
             last = Counting.last
             seen.append((Counting.calls, last if last is None else float(last)))
     assert seen[:5] == seen[5:]
+
+
+def test_an_object_may_have_its_own_where_its_class_changes(monkeypatch: Any) -> None:
+    class Inherits(Counting):
+        pass
+
+    results = []
+    for function in (Counting.read_by_itself, dsl.jit(Counting.read_by_itself)):
+        monkeypatch.setattr(Counting, "calls", 0)
+        Inherits.calls = 10
+        some = [Counting(), Counting(), Inherits()]
+        some[1].calls = 100
+        got = [function(some[k], X).tolist() for k in (0, 1, 2, 0, 1, 2, 1)]
+        del some[1].calls, Inherits.calls
+        got += [function(some[k], X).tolist() for k in (1, 2, 0, 1, 2)]
+        results.append((got, Counting.calls, Inherits.calls))
+    assert results[0] == results[1]
+
+
+def test_numbers_of_a_list_that_cannot_be_inputs_beside_what_is_assigned() -> None:
+    def plain(o, x):
+        o.total = o.total + x.sum()
+        items = o.items
+        items[0] = items[0] + 1.0
+        return x * items[0]
+
+    compiled, results = dsl.jit(plain), []
+    for function in (plain, compiled):
+        o = types.SimpleNamespace(total=0.0, items=[1.0, 2.0])
+        got = [function(o, X).tolist() for _ in range(4)]
+        results.append((got, float(o.total), o.items))
+    assert results[0] == results[1]
+
+
+def test_a_number_of_a_list_that_is_put_where_it_was() -> None:
+    def plain(o, x):
+        if x.sum() > 6:
+            o.items[0] = o.other.items[0]
+        return x * 2
+
+    results = []
+    for function in (plain, dsl.jit(plain)):
+        seen = []
+        for k in range(4):
+            o = types.SimpleNamespace(items=[1.0 + k, 2.0])
+            o.other = o
+            function(o, X * (k + 1))
+            seen.append(o.items)
+        results.append(seen)
+    assert results[0] == results[1]
 
 
 def test_other_arguments_for_which_tracing_needs_a_number() -> None:

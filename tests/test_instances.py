@@ -386,6 +386,18 @@ def state(item: Any, seen: dict[int, int]) -> Any:
     return type(item), repr(item) if isinstance(item, (str, float, int, np.generic)) else None
 
 
+def test_weak_references_of_two_objects_are_exchanged() -> None:
+    results = []
+    plain = lambda o, x: x * o.ref().a + o.kept.a
+    for function in (plain, dsl.jit(plain)):
+        kept = [Thing(a=full(1)), Thing(a=full(2))]
+        a, b = (Thing(ref=weakref.ref(k), kept=k) for k in kept)
+        got = [function(o, X).tolist() for o in (a, b)]
+        a.ref, b.ref = b.ref, a.ref
+        results.append(got + [function(o, X).tolist() for o in (a, b)])
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_one_object_after_the_other(name: str) -> None:
     plain, ours, most = {n: rest for n, *rest in programs()}[name]

@@ -18,6 +18,7 @@ import pytest
 from plainly import check_as_plain
 
 import dsl
+from dsl.errors import BranchError
 
 
 class Pair:
@@ -1381,7 +1382,24 @@ def test_what_an_object_has_is_asked_at_each_call(name: str) -> None:
     np.testing.assert_array_equal(compiled(o, x), plain(o, x))
 
 
-class Strategy:
+class Base:
+    """Has what `super()` of a `Strategy` finds."""
+
+    factor = 2.0
+
+    @property
+    def shift(self):
+        return self.factor
+
+    def base(self, x):
+        return x * 3
+
+    @classmethod
+    def of_base(cls, x):
+        return x + cls.factor
+
+
+class Strategy(Base):
     """Has what functions ask it for: methods, operators, functions and containers among its attributes."""
 
     scale = 2.0
@@ -1403,6 +1421,13 @@ class Strategy:
     @classmethod
     def scaled(cls, x):
         return x * cls.scale
+
+    @staticmethod
+    def plain(x):
+        return x * 4
+
+    def from_base(self, x):
+        return super().base(x) * super().shift + super().of_base(x) * super().factor
 
 
 OTHER = Strategy(5.0)
@@ -1440,6 +1465,98 @@ def test_changes_of_a_class_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Strategy, "scale", 7.0)
     np.testing.assert_array_equal(moved(s, x), x * 55)
     np.testing.assert_array_equal(scaled(s, x), x * 7)
+
+
+MEMBERS: dict[str, tuple[type, Any, Any]] = {
+    "a function of a base": (Base, "base", lambda self, x: x * 30),
+    "a classmethod of a base": (Base, "of_base", classmethod(lambda cls, x: x - 7)),
+    "a property of a base": (Base, "shift", property(lambda self: 9.0)),
+    "a number of a base": (Base, "factor", 5.0),
+    "a classmethod": (Strategy, "scaled", classmethod(lambda cls, x: x - cls.scale)),
+    "a staticmethod": (Strategy, "plain", staticmethod(lambda x: x - 4)),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_of_classes_that_are_replaced_are_seen(name: str, monkeypatch: Any) -> None:
+    cls, member, new = MEMBERS[name]
+    plain = lambda s, x: (
+        s.from_base(x) + s.scaled(x) + s.plain(x) + s.shift + Strategy.plain(type(s).scaled(x))
+    )
+    compiled, s, x = dsl.jit(plain), Strategy(1.0), np.arange(3.0)
+    np.testing.assert_array_equal(compiled(s, x), plain(s, x))
+    monkeypatch.setattr(cls, member, new)
+    for _ in range(2):
+        np.testing.assert_array_equal(compiled(s, x), plain(s, x))
+
+
+def test_a_cached_property_that_was_dropped_is_computed_where_it_is_read() -> None:
+    class Grid:
+        def __init__(self) -> None:
+            self.n = 1.0
+
+        @cached_property
+        def points(self):
+            return np.full(3, self.n)
+
+        def refined(self, x):
+            self.n = self.n + x[0]
+            return self.points * x
+
+    compiled, x = dsl.jit(Grid.refined), np.arange(3.0) + 1
+    ours, theirs = Grid(), Grid()
+    for _ in range(3):
+        np.testing.assert_array_equal(compiled(ours, x), theirs.refined(x))
+    del ours.points, theirs.points
+    np.testing.assert_array_equal(compiled(ours, x), theirs.refined(x))
+
+
+def test_what_a_class_holds_stays_its_own() -> None:
+    class Shared:
+        seen: list[Any] = []
+        table = {"a": 1.0}
+
+        def note(self, x):
+            self.seen.append(x[0])
+            self.table["a"] += 1
+            return x * self.table["a"]
+
+    s = Shared()
+    dsl.jit(Shared.note)(s, np.ones(3))
+    assert not vars(s)
+    assert (Shared.seen, Shared.table) == ([1.0], {"a": 2.0})
+
+
+def test_objects_are_as_before_where_the_end_of_tracing_refuses() -> None:
+    def exchange(a, b, x):
+        b.value = x * 0.5
+        if x.sum() > 6:
+            a.other, b.other = b.other, a.other
+        return x
+
+    a, b = (types.SimpleNamespace(value=k, other=Base()) for k in range(2))
+    before = dict(vars(a)), dict(vars(b))
+    with pytest.raises(BranchError, match="other"):
+        dsl.jit(exchange)(a, b, np.ones(3))
+    assert (vars(a), vars(b)) == before
+
+
+def _in_turn(a, b, x):
+    a.held["w"] = a.held["w"] + x
+    b.held["w"][0] = 100.0
+    b.held["n"] = b.held["n"] * 2
+    a.held["n"] = a.held["n"] + 1
+    return a.held["w"] * b.held["n"]
+
+
+def test_two_objects_hold_one_dict_that_changes() -> None:
+    results = []
+    for function in (_in_turn, dsl.jit(_in_turn)):
+        tables = [{"w": np.ones(3), "n": 1.0} for _ in range(2)]
+        some = [types.SimpleNamespace(held=tables[k]) for k in (0, 0, 1)]
+        got = [function(a, b, np.arange(3.0)).tolist() for a in some for b in some]
+        results.append((got, [(t["w"].tolist(), t["n"]) for t in tables]))
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("kind", [UserDict, ChainMap, types.MappingProxyType])

@@ -20,14 +20,14 @@ from dsl.errors import BranchError, UnsupportedError
 from dsl.frontend.calls import BUILTINS, CALLED, call
 from dsl.frontend.captures import fill, from_outside, is_numeric
 from dsl.frontend.choices import note_change, note_reading
-from dsl.frontend.convert import MUTATORS
+from dsl.frontend.convert import MUTATORS, is_converted
 from dsl.frontend.leaves import the_trace
 from dsl.frontend.list_methods import DEQUE_METHODS
 from dsl.frontend.lists import TracedList
 from dsl.frontend.objects import was_made_here
 from dsl.frontend.operators import augmented
 from dsl.frontend.optional import TracedOptional
-from dsl.frontend.roles import Presence, stands_in
+from dsl.frontend.roles import Declared, Own, Presence, stands_in
 from dsl.frontend.scopes import Trace, current_trace, here
 from dsl.frontend.state import (
     held_by,
@@ -39,7 +39,13 @@ from dsl.frontend.state import (
 )
 from dsl.frontend.traced import Traced
 from dsl.frontend.trees import OBJECTS, forwarded
-from dsl.frontend.user_code import declared, is_generated_method, is_users, own_method
+from dsl.frontend.user_code import (
+    declared,
+    is_generated_method,
+    is_users,
+    own_method,
+    owner_of,
+)
 
 __all__ = [
     "attribute_to_change",
@@ -56,6 +62,8 @@ def read_attribute(obj: Any, name: str) -> Any:
     note_reading(obj)
     if name == "__class__" and isinstance(obj, (Traced, TracedList)):
         return BUILTINS[type](obj)
+    if type(obj) is super and current_trace() is not None:
+        return _of_bases(obj, name)
     found = declared(type(obj), name)
     own = own_method(found, "__get__")
     if own is not None and current_trace() is not None and _is_managed(obj, found, name):
@@ -70,6 +78,7 @@ def read_attribute(obj: Any, name: str) -> Any:
     ):
         if kept and _is_outside(the_trace(), obj) and not _is_ours(the_trace(), obj, name):
             from_outside(vars(obj), name, None)
+        _note_class(type(obj), name, found)
         made = call(getter, obj)
         if kept and len(the_trace().scopes) == 1:  # what a branch computes is not there after it
             set_attribute(obj, name, made)
@@ -87,14 +96,54 @@ def read_attribute(obj: Any, name: str) -> Any:
         trace.outside.setdefault(id(obj), obj)
     is_outside = _is_outside(trace, obj)
     if isinstance(value, np.ndarray) or (is_outside and not _is_ours(trace, obj, name)):
-        # `look_up` takes the key of a dict for that of an item.
-        holder = (
-            vars(obj) if isinstance(obj, dict) and name in getattr(obj, "__dict__", ()) else obj
-        )
+        # `look_up` takes the key of a dict for that of an item, and must not compute a property that is gone.
+        apart = isinstance(obj, dict) or kept or _is_assigned_by_class(trace, obj, name)
+        holder = vars(obj) if apart and name in getattr(obj, "__dict__", ()) else obj
         return from_outside(holder, name, value)
     if is_mutable(value) and name not in getattr(obj, "__dict__", {}):
         return _of_class(obj, name, value)
     return value
+
+
+def _of_bases(bases: Any, name: str) -> Any:
+    """Read what the classes have that an object's class inherits from; calls ask for it again."""
+    obj, cls, beyond = bases.__self__, bases.__self_class__, bases.__thisclass__
+    if name.startswith("__"):
+        return getattr(bases, name)
+    key = Declared(name, beyond)
+    found = key.found_in(cls)
+    if _has_getter(found):
+        _note_class(cls, key, found)
+        return call(found.fget, obj)
+    value = getattr(bases, name)
+    if found is value:
+        return from_outside(cls, key, value) if is_users(cls) else value
+    _note_class(cls, key, found)
+    return value
+
+
+def _has_getter(found: Any) -> bool:
+    getter = getattr(found, "fget", None)
+    return (
+        isinstance(found, property) and isinstance(getter, types.FunctionType) and is_users(getter)
+    )
+
+
+def _note_class(cls: type, key: str | Declared, found: Any) -> None:
+    """Guard that a class of the user's still has the same function or property under a name."""
+    if not is_users(cls) or not isinstance(found, _FOUND_IN_CLASSES):
+        return
+    plain = getattr(found, "__func__", None) or getattr(found, "fget", None) or found
+    if isinstance(plain, types.FunctionType) and is_converted(plain):
+        return  # of a class that the function makes
+    if isinstance(key, str) and isinstance(found, (classmethod, staticmethod)):
+        key = Declared(key)
+    from_outside(cls, key, found)
+
+
+_FOUND_IN_CLASSES = (
+    types.FunctionType, classmethod, staticmethod, property, functools.cached_property,
+)  # fmt: skip
 
 
 def _is_outside(trace: Trace, obj: Any) -> bool:
@@ -118,11 +167,33 @@ def _is_variable(obj: Any, name: str, value: Any) -> bool:
 
 def _is_ours(trace: Trace, obj: Any, name: str) -> bool:
     """Tell whether the function has assigned an attribute: what it holds now is not what later calls find there."""
-    key = id(obj), name
-    return any(
+    owner = owner_of(obj, name)
+    key = id(owner), name
+    ours = any(
         key in scope.attributes and id(scope.attributes[key][2]) not in scope.opened
         for scope in trace.scopes
     )
+    if ours and owner is not obj:
+        _note_no_own(obj, name, owner)
+    return ours
+
+
+def _note_no_own(obj: Any, name: str, owner: type) -> None:
+    """Guard that an attribute is that of a class further up: another object, or a class before it, may have one of its own."""
+    if isinstance(own := getattr(obj, "__dict__", None), dict):
+        from_outside(own, name, None)
+    bases = obj.__mro__ if isinstance(obj, type) else type(obj).__mro__
+    for base in bases[: bases.index(owner)]:
+        if is_users(base):
+            from_outside(base, Own(name), None)
+
+
+def _is_assigned_by_class(trace: Trace, obj: Any, name: str) -> bool:
+    """Tell whether the function has assigned an attribute of the class of an object: that of the object must stay its own."""
+    if not trace.has_assigned_class:
+        return False
+    keys = {(id(base), name) for base in type(obj).__mro__}
+    return any(not keys.isdisjoint(scope.attributes) for scope in trace.scopes)
 
 
 def _of_class(obj: Any, name: str, value: Any) -> Any:
@@ -157,6 +228,8 @@ def attribute_to_change(obj: Any, name: str) -> Any:
     if trace is not None and mine and (len(trace.scopes) > 1 or id(obj) in trace.outside):
         open_attribute(trace.scopes[-1], obj, name)
         fill(held, obj, name)
+        trace.stand_ins.refuse_change(found := read_attribute(obj, name))
+        return found
     return read_attribute(obj, name)
 
 
@@ -189,6 +262,10 @@ def find_method(obj: Any, name: str) -> Any:
     if isinstance(found, (property, functools.cached_property)) or own_method(found, "__get__"):
         return read_attribute(obj, name)
     trace = current_trace()
+    if trace is not None and type(obj) is super:
+        return read_attribute(obj, name)
+    if trace is not None and isinstance(obj, type):
+        _note_class(obj, name, declared(obj, name))
     if isinstance(obj, types.ModuleType) and is_users(obj):
         return read_attribute(obj, name)
     if trace is not None and id(obj) in trace.outside and is_users(type(obj)):
@@ -203,8 +280,7 @@ def _method_outside(trace: Trace, obj: Any, name: str, found: Any) -> Any:
         if name in own:
             return read_attribute(obj, name)
         from_outside(own, name, None)
-    if isinstance(found, types.FunctionType):
-        from_outside(type(obj), name, found)
+    _note_class(type(obj), name, found)
     return getattr(obj, name)
 
 
@@ -245,6 +321,9 @@ def _set_plainly(obj: Any, name: str, value: Any) -> None:
         scope = trace.scopes[-1]
         if isinstance(obj, (type, types.ModuleType)) and is_users(obj):
             trace.outside.setdefault(id(obj), obj)
+            trace.has_assigned_class = True
+        if owner_of(obj, name) is not obj:
+            trace.inherited[id(obj), name] = obj
         scope.attributes.setdefault((id(obj), name), (obj, name, old))
     setter_of(type(obj))(obj, name, value)
 

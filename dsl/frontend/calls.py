@@ -571,4 +571,6 @@ def _call_object(fn: Any, args: Any, kwargs: Any) -> Any:
     result, outside = adopt(fn(*args, **kwargs)), the_trace().outside
     if (id(fn) in outside or id(owner) in outside) and is_users(type(result)):
         outside.setdefault(id(result), result)  # such as what a `weakref` is of
+        if getattr(fn, "__name__", None) not in _KEEPING:
+            the_trace().roles.note_native(result)  # calls do not find it at a place
     return result

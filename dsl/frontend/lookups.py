@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from dsl.frontend.roles import Attributes, Closure, Presence, Role, held_in, is_plain_tuple
+from dsl.frontend.roles import (
+    Attributes,
+    Closure,
+    Declared,
+    Own,
+    Presence,
+    Role,
+    held_in,
+    is_plain_tuple,
+)
 from dsl.frontend.scopes import Item, Trace
 from dsl.frontend.signature import Same, is_number
 from dsl.ir.sameness import identity
@@ -39,6 +48,10 @@ def look_up(holder: Any, key: Any) -> Any:
         return getattr(holder, "__dict__", None)
     if type(key) is Closure:
         return holder.__closure__[key.number]
+    if type(key) is Declared:
+        return key.found_in(holder)
+    if type(key) is Own:
+        return vars(holder).get(key.name)
     if isinstance(holder, types.CellType):
         try:
             return holder.cell_contents

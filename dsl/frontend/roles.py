@@ -24,7 +24,9 @@ __all__ = [
     "FUNCTION",
     "Attributes",
     "Closure",
+    "Declared",
     "OfClass",
+    "Own",
     "Presence",
     "Role",
     "Roles",
@@ -93,6 +95,35 @@ class Closure:
     """The key of a variable of a function around, in its closure."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The key of what a class, or those that it inherits from beyond one of them, have under a name: a classmethod is not bound."""
+
+    name: str
+    beyond: type | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def found_in(self, cls: type) -> Any:
+        """Return what is there now, None if nothing is."""
+        bases = cls.__mro__
+        start = bases.index(self.beyond) + 1 if self.beyond in bases else 0
+        return next(
+            (vars(base)[self.name] for base in bases[start:] if self.name in vars(base)), None
+        )
+
+
+@dataclass(frozen=True)
+class Own:
+    """The key of what a class itself has under a name, whatever it inherits."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 class FUNCTION:

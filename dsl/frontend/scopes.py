@@ -634,6 +634,10 @@ class Trace:
         self.undefined: dict[
             tuple[int, str], tuple[Any, Any]
         ] = {}  # attributes that branches disagreed about
+        self.inherited: dict[
+            tuple[int, str], Any
+        ] = {}  # objects that had assigned attributes from their classes
+        self.has_assigned_class = False
         self.deques: dict[int, Any] = {}  # lists that stand for a `deque`
         # Containers that the data chose, those it chose from with what it made of them, and those of which such a one was changed.
         self.chosen: dict[int, Any] = {}

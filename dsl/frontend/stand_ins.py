@@ -74,9 +74,14 @@ class StandIns:
         for made, before in self.made:
             old, new = dict(_items(before)), dict(_items(made))
             if list(old) != list(new) or any(old[key] is not new[key] for key in old):
-                raise NonConcreteError(
-                    "a list or dict from outside changes, of which numbers are inputs"
-                )
+                self.refuse_change(made)
+
+    def refuse_change(self, item: Any) -> None:
+        """Refuse to change a copy: what it stands for would be written back as it was, with numbers that are inputs."""
+        if id(item) in self.originals:
+            raise NonConcreteError(
+                "a list or dict from outside changes, of which numbers are inputs"
+            )
 
 
 def _items(held: Any) -> Iterator[tuple[Any, Any]]:

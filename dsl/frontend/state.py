@@ -403,12 +403,18 @@ def open_attribute(scope: Scope, obj: Any, name: str) -> None:
     held = getattr(obj, name)
     if (id(obj), name) not in scope.attributes:
         scope.attributes[id(obj), name] = (obj, name, held)
-        scope.opened[id(held)] = (held, *flatten(held))
+        if id(held) not in scope.opened:  # another object may hold it, too
+            scope.opened[id(held)] = (held, *flatten(held))
 
 
 def put_back(scope: Scope, obj: Any, name: str, old: Any) -> None:
     """Give an attribute the value that it had before a scope assigned or changed it."""
-    set_attribute(obj, name, old)
+    trace = current_trace()
+    if trace is not None and (id(obj), name) in trace.inherited:
+        if name in getattr(obj, "__dict__", ()):
+            (type if isinstance(obj, type) else object).__delattr__(obj, name)
+    elif held_by(obj, name) is not old:  # an object does not get for its own what its class has
+        set_attribute(obj, name, old)
     if id(old) in scope.opened:
         held, leaves, structure = scope.opened[id(old)]
         refill(held, structure, leaves)

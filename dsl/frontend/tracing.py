@@ -52,7 +52,7 @@ from dsl.frontend.signature import (
 )
 from dsl.frontend.sizes import Pattern
 from dsl.frontend.standing_in import for_others
-from dsl.frontend.state import Undefined, is_numeric, put_back, refill, setter_of
+from dsl.frontend.state import Undefined, held_by, is_numeric, put_back, refill, setter_of
 from dsl.frontend.strides import unknown
 from dsl.frontend.text import TracedText
 from dsl.frontend.traced import Kind, Traced, Whole, lift, read
@@ -479,9 +479,12 @@ def _trace_once(
             raise
         definition = definition_of(fn)
         try:
-            return _finish(trace, arguments, inputs, result, tree, before, definition)
-        except DslError as error:
-            error.location = error.location or definition
+            with undone_on_error(trace.root):
+                return _finish(trace, arguments, inputs, result, tree, before, definition)
+        except BaseException as error:
+            put_originals_back(trace)
+            if isinstance(error, DslError):
+                error.location = error.location or definition
             raise
 
 
@@ -739,17 +742,22 @@ def _changed_containers(
 
 
 def _changed_attributes(trace: Trace, outputs: _Outputs) -> list[Any]:
-    changed = []
-    for obj, name, old in trace.root.attributes.values():
-        if id(obj) in trace.outside:
-            held = getattr(obj, name)
-            in_place = id(old) in trace.root.opened and any(
-                held is each for each in (old, forwarded(old))
-            )
-            leaves, structure = flatten(held)
-            sources = [outputs.source(leaf) for leaf in leaves]
-            changed.append((obj, name, in_place, structure, sources))
-            put_back(trace.root, obj, name, old)
+    changed: list[Any] = []
+    filled: set[int] = set()
+    mine = [each for each in trace.root.attributes.values() if id(each[0]) in trace.outside]
+    for obj, name, old in mine:
+        held = held_by(obj, name)
+        in_place = id(old) in trace.root.opened and any(
+            held is each for each in (old, forwarded(old))
+        )
+        if in_place and id(old) in filled:  # two objects hold it
+            continue
+        filled.update([id(old)] if in_place else ())
+        leaves, structure = flatten(held)
+        sources = [outputs.source(leaf) for leaf in leaves]
+        changed.append((obj, name, in_place, structure, sources))
+    for obj, name, old in mine:
+        put_back(trace.root, obj, name, old)
     return changed
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "is_users",
     "own_method",
     "own_method_of",
+    "owner_of",
     "package_of",
 ]
 
@@ -34,6 +35,16 @@ def is_polynomial(fn: Any) -> bool:
 def declared(cls: type, name: str) -> Any:
     """Return what a class, or one that it inherits from, has under a name, without asking descriptors."""
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
+def owner_of(obj: Any, name: str) -> Any:
+    """Return the class from which an object or a class has an attribute, or the object itself if it has one of its own, or a slot."""
+    if name in getattr(obj, "__dict__", ()):
+        return obj
+    bases = obj.__mro__ if isinstance(obj, type) else type(obj).__mro__
+    found = next((base for base in bases if name in vars(base)), obj)
+    is_data = found is not obj and hasattr(type(vars(found)[name]), "__set__")
+    return obj if is_data else found
 
 
 def own_method(item: Any, name: str) -> types.FunctionType | None:
