@@ -17,7 +17,15 @@ from dsl.frontend.ranges import range_of
 from dsl.frontend.scopes import current_scope
 from dsl.ir.dims import lower_bound
 
-__all__ = ["MOST_FIRST_TRIPS", "OF_LATER_TRIPS", "UNROLLED", "are_few", "may_settle", "settles"]
+__all__ = [
+    "MOST_FIRST_TRIPS",
+    "OF_LATER_TRIPS",
+    "UNROLLED",
+    "are_few",
+    "may_settle",
+    "note_looped",
+    "settles",
+]
 
 # The second settles what looks back two trips, as a short deque does that fills up.
 MOST_FIRST_TRIPS = 4
@@ -51,17 +59,21 @@ def may_settle(error: Exception, counted: Any) -> bool:
 def are_few(left: Any, extents: list[int]) -> bool:
     """Tell whether trips that are left are to be unrolled, by the nodes of those that were made.
 
-    Trips that search a list which they fill become longer and longer. If what follows needs Python's lists, the function is traced again.
+    Trips that search a list which they fill become longer and longer.
     """
     trips = left.trips()
     if not isinstance(trips, int) or trips > config.unroll_limit:
         return False
-    trace = the_trace()
     growth = max(extents[-1] - extents[0], 0)
-    if trips * extents[-1] + growth * trips**2 // 2 <= UNROLLED:
-        return len(extents) > 1 or trips <= _SEEN_BY_ONE
-    trace.looped = max(trace.looped, trips)
-    return False
+    few = trips * extents[-1] + growth * trips**2 // 2 <= UNROLLED
+    return few and (len(extents) > 1 or trips <= _SEEN_BY_ONE)
+
+
+def note_looped(left: Any) -> None:
+    """Note that a short loop is not unrolled, if what follows needs that: then the function is traced again."""
+    trips, trace = left.trips(), the_trace()
+    if isinstance(trips, int) and trips <= config.unroll_limit:
+        trace.looped = max(trace.looped, trips)
 
 
 # Trips that do not become long, whatever they do.

@@ -31,6 +31,7 @@ from dsl.frontend.first_trips import (
     OF_LATER_TRIPS,
     are_few,
     may_settle,
+    note_looped,
     settles,
 )
 from dsl.frontend.iterators import Cursor, rest_of
@@ -193,6 +194,7 @@ def _traced_for(
                 return finish(counted)
             break
         extent = current_scope().extent
+        note_looped(left)
         body(left.item(0))
         extents.append(current_scope().extent - extent)
         left = left.rest(1)
