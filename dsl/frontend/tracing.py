@@ -18,6 +18,7 @@ from dsl.frontend.calls import call
 from dsl.frontend.captures import put_originals_back, refuse_leaks
 from dsl.frontend.convert import refuse_generator
 from dsl.frontend.deques import BoundedDeque
+from dsl.frontend.garbage import aside
 from dsl.frontend.iterators import Cursor
 from dsl.frontend.leaves import BranchRaise
 from dsl.frontend.lookups import (
@@ -427,7 +428,8 @@ def trace_call(
     trace.cautious, trace.loose = cautious, loose
     trace.stand_ins.watch_for(loose)
     try:
-        return _trace_once(trace, fn, arguments, name, pattern)
+        with aside():
+            return _trace_once(trace, fn, arguments, name, pattern)
     except Exception as error:
         if not 0 < trace.looped <= _MOST_UNROLLED:
             raise
@@ -436,7 +438,8 @@ def trace_call(
     again.unrolls, again.cautious, again.loose = True, cautious, loose
     again.stand_ins.watch_for(loose)
     try:
-        return _trace_once(again, fn, arguments, name, pattern)
+        with aside():
+            return _trace_once(again, fn, arguments, name, pattern)
     except DslError:
         raise looped from None
 
