@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsl.codegen.control.across import MOST as _POLL
 from dsl.codegen.control.across import emit_across
@@ -59,16 +59,16 @@ def emit_while(region: Region, node: ir.Node) -> None:
     brief = within and clock is None and is_brief(loop, test, inner.ranges)
     fn.branch_if(_single(inner, test.results[0]), inside, after)
     fn.start(inside)
-    inner = loop.enter(body, ())
     last = endings(loop.carried, test)
     pair = None if last else two_trips(node)
-    both = None if pair is None else loop.enter(pair, ())
-    _run(loop, inner)
-    ended = [_single(inner, item.result) for item in last]
-    loop.next(inner, body)
-    if both is not None:
-        region.program.report.lines.append("two trips at once:")
-        _second_trip(loop, test, both, after)
+    if pair is None:
+        inner = loop.enter(body, ())
+        _run(loop, inner)
+        ended = [_single(inner, item.result) for item in last]
+        loop.next(inner, body)
+    else:
+        ended = []
+        _two_trips(loop, test, pair, after)
     if ended:
         again = fn.label("again")
         fn.branch_if(reduce(fn.either, ended), after, again)
@@ -94,17 +94,25 @@ def emit_while(region: Region, node: ir.Node) -> None:
     loop.end()
 
 
-def _second_trip(loop: Loop, test: ir.Graph, both: Region, after: str) -> None:
-    """Emit another trip, if the test says so: what two trips make of the numbers before the first."""
-    fn = loop.region.fn
+def _two_trips(loop: Loop, test: ir.Graph, pair: ir.Graph, after: str) -> None:
+    """Emit a trip and, if the test says so, another one, of which all has been computed."""
+    fn, both = loop.region.fn, loop.enter(pair, ())
+    loop.region.program.report.lines.append("two trips at once:")
+    _run(loop, both)
+    found = [both.register(result) for result in pair.results]
+    count = len(loop.carried)
+
+    def keep(results: list[Any]) -> None:
+        for item, result in zip(loop.carried, results, strict=True):
+            loop.region.assign({0: item.variables}, {0: result})
+
+    keep(found[:count])
     asked = loop.enter(test, ())
     asked.run()
     again = fn.label("again")
     fn.branch_if(_single(asked, test.results[0]), again, after)
     fn.start(again)
-    both.run()
-    for item, result in zip(loop.carried, both.graph.results, strict=True):
-        loop.region.assign({0: item.variables}, {0: both.register(result)})
+    keep(found[count:])
 
 
 def emit_scan(region: Region, node: ir.Node) -> None:

@@ -48,9 +48,11 @@ class Residue(NamedTuple):
 
 
 def two_trips(node: ir.Node) -> ir.Graph | None:
-    """Return a graph that makes two trips of a `while`, from its body's params to its results, or None if nothing is gained."""
+    """Return a graph that makes two trips of a `while`, or None if nothing is gained: its results are those of the first, then of both."""
     body, carried = node.regions[1], node.attrs["carried"]
-    if body.effects or not all(map(_is_quick, _walk(body))):
+    inside = list(_walk(body))
+    chooses = any(inner.op.name in ("cond", "where") for inner in inside)
+    if body.effects or not chooses or not all(map(_is_quick, inside)):
         return None
     straight = rebuild(body, _choose)
     if sum(inner.op.name != "const" for inner in straight.nodes) > _MOST:
@@ -58,7 +60,7 @@ def two_trips(node: ir.Node) -> ir.Graph | None:
     least, found = _GAIN * 2 * _time(straight, carried), None
     for predicate in _predicates(straight, carried):
         pair = _pair(straight, predicate)
-        time = _time(pair, carried)
+        time = _time(pair, carried, carried)
         if time <= least:
             least, found = time, pair
     return found
@@ -115,30 +117,36 @@ def _pair(body: ir.Graph, predicate: ir.Value) -> ir.Graph:
     builder = Builder(body.name)
     params = [builder.param(p.type, str(p.node.attrs.get("name", ""))) for p in body.params]
     carried = len(body.results)
-    values = _copies(builder, body, params, {}, None)
+    values = _copies(builder, body, params, {}, {}, None)
     asked = values[predicate]
-    sides = []
+    sides: list[list[ir.Value]] = []
     for holds in (True, False):
         known = _assumed(asked, holds)
-        first = _copies(builder, body, params, {asked: holds}, known)
+        first = _copies(builder, body, params, values, {asked: holds}, known)
         given = [first[v] for v in body.results] + params[carried:]
-        second = _copies(builder, body, given, {}, known)
-        sides.append([second[v] for v in body.results])
+        second = _copies(builder, body, given, values, {}, known)
+        sides.append([*given[:carried], *(second[v] for v in body.results)])
     results = [chosen(builder, asked, *both) for both in zip(*sides, strict=True)]
     return ir.Graph(body.name, tuple(params), tuple(results))
 
 
 def _copies(
-    builder: Builder, body: ir.Graph, args: Sequence[ir.Value],
+    builder: Builder, body: ir.Graph, args: Sequence[ir.Value], others: Mapping[ir.Value, ir.Value],
     told: Mapping[ir.Value, bool], known: Residue | None,
 ) -> dict[ir.Value, ir.Value]:  # fmt: skip
-    """Make a trip; return what became of its values. Choices are not made where it is told how they come out."""
+    """Make a trip; return what became of its values, some of which another copy has.
+
+    Choices are not made where it is told how they come out.
+    """
     values = dict(zip(body.params, args, strict=True))
     for node in body.nodes:
         inputs = [values[v] for v in node.inputs]
         side = _told(inputs[0], told, known) if node.op.name == "where" else None
         if side is not None:
             values[node.output] = inputs[1 if side else 2]
+            continue
+        if others and inputs == [others[v] for v in node.inputs]:
+            values.update((v, others[v]) for v in node.outputs)
             continue
         made = builder.node(node.op, inputs, node.attrs, types=node.types, loc=node.loc)
         values.update(zip(node.outputs, made.outputs, strict=True))
@@ -198,14 +206,14 @@ def _left(value: ir.Value, modulus: int, known: Residue) -> int | None:
 # --- Time ----------------------------------------------------------------------------------------
 
 
-def _time(graph: ir.Graph, carried: int) -> int:
-    """Return how long a trip's numbers are waited for, from those of the trip before on."""
+def _time(graph: ir.Graph, carried: int, first: int = 0) -> int:
+    """Return how long results from the first on are waited for, from the numbers of the trip before on."""
     ready: dict[ir.Value, int] = dict.fromkeys(graph.params[:carried], 0)
     for node in graph.nodes:
         waits = [ready[v] for v in node.inputs if v in ready]
         if waits and node.outputs[0] not in ready:
             ready.update(dict.fromkeys(node.outputs, max(waits) + _cycles(node)))
-    return max((ready.get(v, 0) for v in graph.results), default=0)
+    return max((ready.get(v, 0) for v in graph.results[first:]), default=0)
 
 
 def _cycles(node: ir.Node) -> int:
