@@ -17,17 +17,11 @@ _SUMS = frozenset(("add", "subtract"))
 
 def beside_one(graph: Graph) -> frozenset[Node]:
     """Return the nodes that `BESIDE_ONE` has another function for, and of which every reader is such a sum."""
-    found = {node: False for node in graph.nodes if _is_short(node)}
-    if not found:
-        return frozenset()
-    for reader in graph.nodes:
-        for value in reader.inputs:
-            if value.node in found:
-                found[value.node] = _is_sum(reader, value)
-                if not found[value.node]:
-                    del found[value.node]
-    kept = {value.node for value in graph.results}
-    return frozenset(node for node, sums in found.items() if sums and node not in kept)
+    found = {node for node in graph.nodes if _is_short(node)}
+    found -= {value.node for value in graph.results}
+    for reader in graph.nodes if found else ():
+        found -= {v.node for v in reader.inputs if v.node in found and not _is_sum(reader, v)}
+    return frozenset(found)
 
 
 def _is_short(node: Node) -> bool:

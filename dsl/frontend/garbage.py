@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import threading
 from collections.abc import Iterator
 
@@ -31,11 +32,23 @@ def aside() -> Iterator[None]:
 def _change(by: int) -> None:
     global _traces, _is_aside
     with _lock:
-        first, last = _traces == 0, _traces + by == 0
-        _traces += by
+        first, last = _traces == 0 and by > 0, _traces + by == 0
+        _traces = max(_traces + by, 0)  # a fork amid a trace has forgotten it
         if first and not gc.get_freeze_count():
             gc.freeze()
             _is_aside = True
         elif last and _is_aside:
             gc.unfreeze()
             _is_aside = False
+
+
+def _forget() -> None:
+    """Begin anew in a child process: the traces of other threads do not go on there."""
+    global _lock, _traces, _is_aside
+    _lock, _traces = threading.Lock(), 0
+    if _is_aside:
+        gc.unfreeze()
+        _is_aside = False
+
+
+os.register_at_fork(after_in_child=_forget)
